@@ -130,29 +130,22 @@ def zero_variance_at(
     rewards: Tensor,  # (B,) NaN where unscored
     groups: Tensor,  # (B,) integer ids
     group_size: int,  # G
-) -> dict:  # share, its standard error over groups, kind ("unbiased" or "plug-in"), groups used
-    "Expected share of zero-variance groups if every group had G responses. Unbiased for G <= n, otherwise biased upwards."
+) -> dict:  # share, its standard error over groups, kind: "unbiased" or "upper bound"
+    "Expected share of zero-variance groups at G responses each. A group with n < G responses enters with n: an upper bound on average."
     scored = ~torch.isnan(rewards)
     pairs = torch.stack([groups[scored].double(), rewards[scored].double()], 1)
     unique, c = torch.unique(pairs, dim=0, return_counts=True)
     _, owner = torch.unique(unique[:, 0], return_inverse=True)
     n = torch.zeros(int(owner.max()) + 1, dtype=torch.float64).index_add_(0, owner, c.double())
-    c, size = c.double(), n[owner]
-    enough = n >= group_size
-    unbiased = bool(enough.double().mean() >= 0.5)  # a log of mixed sizes: use the groups that are large enough, if most are
-    if unbiased:
-        steps = torch.arange(group_size, dtype=torch.float64)
-        agree = ((c[:, None] - steps).clamp(min=0) / (size[:, None] - steps).clamp(min=1)).prod(1)
-    else:
-        agree = (c / size) ** group_size
-    per_group = torch.zeros_like(n).index_add_(0, owner, agree)[enough if unbiased else slice(None)]
-    error = float(per_group.std() / math.sqrt(len(per_group))) if len(per_group) > 1 else math.nan
+    c, size = c.double()[:, None], n[owner][:, None]
+    step = torch.arange(group_size, dtype=torch.float64)
+    picks = ((c - step).clamp(min=0) / (size - step).clamp(min=1)).where(step < size, 1.0)
+    agree = torch.zeros_like(n).index_add_(0, owner, picks.prod(1))
     return {
         "group_size": group_size,
-        "share": float(per_group.mean()),
-        "standard_error": error,
-        "kind": "unbiased" if unbiased else "plug-in",
-        "groups": len(per_group),
+        "share": float(agree.mean()),
+        "standard_error": float(agree.std() / math.sqrt(len(agree))) if len(agree) > 1 else math.nan,
+        "kind": "unbiased" if bool((n >= group_size).all()) else "upper bound",
     }
 
 # %% ../nbs/13_diagnostics.ipynb #8dbfbd97
@@ -249,7 +242,7 @@ def diagnose(
 
 
 def _outlook(rewards: Tensor, groups: Tensor, group_size: int, beta: tuple[float, float] | None) -> dict:
-    "`zero_variance_at`, with the model's figure beside it where rewards take two values."
+    "`zero_variance_at`, with the model's number beside it where rewards take two values."
     row = zero_variance_at(rewards, groups, group_size)
     binary = rewards[~torch.isnan(rewards)].unique().numel() <= 2
     return row | {"beta_binomial": beta_zero_variance(*beta, group_size) if beta and binary else None}
@@ -299,10 +292,10 @@ def report(d: dict, *, unit: str = "tokens", skipped: int = 0) -> str:
     if d.get("failed_but_reinforced"):
         both = d["failed_but_reinforced"]
         lines.append(f"failed but reinforced: GRPO {pct(both['grpo'])}, CoRPO {pct(both['corpo'])} of {d['failed_responses']} failed responses")
-    lines += ["", "expected zero-variance share at other group sizes:", "   G   from the log                  beta-binomial model"]
+    lines += ["", "expected zero-variance share at other group sizes:", "   G   from the log (unbiased)         beta-binomial model"]
     for row in d["at_group_size"]:
-        kind = "unbiased" if row["kind"] == "unbiased" else "on average too high"
-        lines.append(f"  {row['group_size']:2d}   {pct(row['share']):>6} ({kind})".ljust(38) + pct(row["beta_binomial"]))
+        share = pct(row["share"]) if row["kind"] == "unbiased" else f"at most {pct(row['share'])}"
+        lines.append(f"  {row['group_size']:2d}   {share}".ljust(38) + pct(row["beta_binomial"]))
     return "\n".join(lines + ["", *(f"* {s}" for s in verdict(d))])
 
 # %% ../nbs/13_diagnostics.ipynb #168d5eab
@@ -322,7 +315,7 @@ def plot_diagnosis(d: dict, rewards: Tensor, groups: Tensor):
     left.hist(value[present].numpy(), bins=17, color=color, edgecolor="white")
     left.set(xlabel=unit, ylabel="groups", title=f"{d['zero_variance_groups']} of {d['groups']} groups have zero variance")
     rows = d["at_group_size"]
-    for kind, marker, label in (("unbiased", "o", "from the log, unbiased"), ("plug-in", "^", "from the log, too high on average")):
+    for kind, marker, label in (("unbiased", "o", "from the log, unbiased"), ("upper bound", "v", "from the log, at most")):
         some = [r for r in rows if r["kind"] == kind]
         right.errorbar([r["group_size"] for r in some], [r["share"] for r in some], [2 * r["standard_error"] for r in some], fmt=marker, color=color, label=label, capsize=3)
     model = [(r["group_size"], r["beta_binomial"]) for r in rows if r["beta_binomial"] is not None]

@@ -26,6 +26,9 @@ def run(path: Path, flags: set[str]) -> None:
     from execnb.shell import CaptureShell
     from nbdev.process import extract_directives
 
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # bars that load weights are noise in a printed chapter
     nb = read_nb(path)
 
     def skipped(cell):

@@ -15,7 +15,8 @@ import tyro
 # %% ../nbs/60_cli.ipynb #21fab28a
 def train(argv: list[str]) -> None:
     "Train a policy. The first word is a recipe or a YAML file (default: embedded); every setting is a flag."
-    from grpo_repro.trainer import Config, Trainer, load_config, recipes
+    from grpo_repro.config import Config, load_config, recipes
+    from grpo_repro.trainer import Trainer
 
     recipe = argv[0] if argv and not argv[0].startswith("-") else None
     about = f"Train a policy. Recipes: {', '.join(recipes())}; or give a YAML file."

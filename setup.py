@@ -21,7 +21,7 @@ setup(
     license="Apache-2.0",
     keywords=cfg["keywords"],
     packages=find_packages(include=["grpo_repro", "grpo_repro.*"]),
-    package_data={"grpo_repro": ["recipes/*.yaml", "models/*/*"]},
+    package_data={"grpo_repro": ["recipes/*.yaml", "recipes/*/*.yaml", "models/*/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
     extras_require={x: cfg[f"{x}_requirements"].split() for x in ("dev", "vllm", "trl", "verl")},

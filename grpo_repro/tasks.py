@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
 
 # %% ../nbs/20_tasks.ipynb #319c51a2
 DIFFICULTIES = (2, 3, 4, 5, 6)  # terms of a sum
@@ -77,15 +77,15 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left", clean_up_tokenization_spaces=False)
 
 # %% ../nbs/20_tasks.ipynb #8473bc8f
-def tiny_policy(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> Qwen2ForCausalLM:
-    "A fresh Qwen2 with hidden size 128 and 3 layers, float32."
-    config = Qwen2Config(
+def tiny_policy(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> LlamaForCausalLM:
+    "A fresh Llama with hidden size 128 and 3 layers, float32."
+    config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=512, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=4,
         max_position_embeddings=256, tie_word_embeddings=True, bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config)
+        return LlamaForCausalLM(config)
 
 # %% ../nbs/20_tasks.ipynb #f5f69a13
 def encode_batch(tokenizer, rows: list[dict]) -> tuple[torch.Tensor, torch.Tensor]:

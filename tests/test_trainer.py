@@ -1,0 +1,265 @@
+"The trainer: determinism, resume, accumulation, dead groups, bad input."
+import copy
+import json
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from grpo_repro import advantages as adv
+from grpo_repro.config import Config, check_config
+from grpo_repro.data import load_policy, load_rows
+from grpo_repro.logbook import GLOSSARY, read_metrics
+from grpo_repro.rewards import RewardError
+from grpo_repro.tasks import running_sums_reward
+from grpo_repro.trainer import Trainer
+
+SMALL = dict(questions_per_step=4, group_size=4, steps=4, warmup_steps=1, tensorboard=False, save_every=2, lr=1e-3)
+
+
+def make(tmp_path, reward=None, **changes):
+    return Trainer(Config(**{**SMALL, "out": str(tmp_path), **changes}), reward=reward)
+
+
+def weights(trainer):
+    return {k: v.clone() for k, v in trainer.model.state_dict().items()}
+
+
+def same(a, b):
+    return all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_a_seed_gives_one_run(tmp_path):
+    runs = []
+    for name in "ab":
+        trainer = make(tmp_path / name)
+        rows = trainer.train(progress=False)
+        runs.append((weights(trainer), [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows]))
+    assert same(runs[0][0], runs[1][0]) and runs[0][1] == runs[1][1]
+    other = make(tmp_path / "c", seed=1)
+    other.train(progress=False)
+    assert not same(runs[0][0], weights(other))
+
+
+@pytest.mark.parametrize("changes", [{}, {"dynamic_sampling": True, "questions_per_step": 3}, {"beta": 0.05}, {"dtype": "bfloat16"}])
+def test_resume_equals_an_uninterrupted_run(tmp_path, changes):
+    "A restored RNG overwritten by set_seed on resume; data order not restored."
+    whole = make(tmp_path / "whole", **changes)
+    rows = whole.train(progress=False)
+    half = make(tmp_path / "half", **{**changes, "steps": 2})
+    half.train(progress=False)
+    rest = make(tmp_path / "half", resume=True, **changes)
+    again = rest.train(progress=False)
+    assert same(weights(whole), weights(rest))
+    key = "reward/mean"
+    assert [r[key] for r in rows] == [r[key] for r in again] and [r["step"] for r in again] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@pytest.mark.parametrize("extra", [{}, {"beta": 0.1}, {"denominator": "live"}, {"mask_truncated": True, "max_new_tokens": 14}])
+def test_micro_batches_do_not_change_the_update(tmp_path, aggregation, extra):
+    results = []
+    for micro in (3, 16):
+        trainer = make(tmp_path, aggregation=aggregation, micro_batch=micro, **extra)
+        trainer.step()
+        results.append(weights(trainer))
+    for k in results[0]:
+        assert_close(results[0][k], results[1][k], atol=2e-5, rtol=1e-4)
+
+
+def test_step_metrics_are_the_glossary_and_finite_json(tmp_path):
+    trainer = make(tmp_path, beta=0.01)
+    trainer.train(progress=False)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    for row in rows:
+        assert set(row) == {"step", *GLOSSARY}
+        assert all(v is None or math.isfinite(v) for v in row.values())
+    assert rows[-1]["policy/kl"] >= 0 and rows[0]["policy/clipped"] == 0
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_a_step_without_a_live_token_is_skipped_and_counted(tmp_path):
+    trainer = make(tmp_path, reward=lambda completions, **_: [1.0] * len(completions))
+    before = weights(trainer)
+    metrics = trainer.step()
+    assert same(before, weights(trainer)) and metrics["train/skipped"] == 1 and metrics["groups/zero_variance"] == 1.0
+    assert metrics["policy/grad_norm"] is None
+
+
+def test_a_skipped_step_leaves_adams_momentum_alone(tmp_path):
+    constant = []
+    trainer = make(tmp_path, reward=lambda c, **kw: [1.0] * len(c) if constant else running_sums_reward(c, **kw))
+    trainer.step()
+    before = weights(trainer)
+    constant.append(True)
+    trainer.step()
+    assert same(before, weights(trainer))
+
+
+def test_truncated_everything_masked_is_skipped(tmp_path):
+    trainer = make(tmp_path, mask_truncated=True, max_new_tokens=1)
+    assert trainer.step()["train/skipped"] == 1
+
+
+@pytest.mark.parametrize(("pulled", "expected"), [(True, False), (False, True)])
+def test_kl_on_dead_groups_is_an_option(tmp_path, pulled, expected):
+    "Dead groups still pulled by the KL term."
+    trainer = make(tmp_path, reward=lambda c, **_: [1.0] * len(c), beta=0.5, kl_on_zero_variance=pulled)
+    with torch.no_grad():  # away from the reference, so that there is something to pull back
+        for p in trainer.model.parameters():
+            p.add_(0.01 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    before = weights(trainer)
+    metrics = trainer.step()
+    assert same(before, weights(trainer)) is expected
+    assert metrics["train/skipped"] == int(expected)
+
+
+def test_live_denominator_scales_the_gradient_up(tmp_path):
+    norms = {d: make(tmp_path, denominator=d).step() for d in ("all", "live")}
+    share = norms["all"]["groups/zero_variance"]
+    assert 0 < share < 1
+    assert norms["live"]["policy/grad_norm"] > norms["all"]["policy/grad_norm"]
+
+
+def test_dynamic_sampling_trains_on_disagreeing_groups_only(tmp_path):
+    trainer = make(tmp_path, dynamic_sampling=True, questions_per_step=8, max_sampling_rounds=6)
+    batch, position = trainer.collect(trainer._generator(1))
+    assert not adv.zero_variance(batch.rewards, batch.groups).any()
+    assert len(batch.groups.unique()) == 8 and batch.sampled_groups > 8 and position == batch.sampled_groups
+    assert len(batch) if hasattr(batch, "__len__") else len(batch.texts) == len(batch.rewards) == len(batch.rollouts) == 32
+
+
+def test_dynamic_sampling_without_any_live_group_ends(tmp_path):
+    trainer = make(tmp_path, reward=lambda c, **_: [0.0] * len(c), dynamic_sampling=True, max_sampling_rounds=3)
+    metrics = trainer.step()
+    assert metrics["groups/sampled"] == 12 and metrics["train/skipped"] == 1
+
+
+def test_unscored_responses_get_no_gradient(tmp_path):
+    seen = {}
+
+    def reward(completions, **columns):
+        values = [None if i % 4 == 0 else v for i, v in enumerate(running_sums_reward(completions, **columns))]
+        seen["n"] = len(values)
+        return values
+
+    trainer = make(tmp_path, reward=reward)
+    metrics = trainer.step()
+    assert metrics["reward/unscored"] == 0.25
+    trainer = make(tmp_path, reward=lambda c, **_: [None] * len(c))
+    metrics = trainer.step()
+    assert metrics["reward/mean"] is None and metrics["train/skipped"] == 1
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "static", "corpo"])
+def test_every_estimator_trains(tmp_path, name):
+    trainer = make(tmp_path, advantage=name, threshold=1.0)
+    before = weights(trainer)
+    metrics = trainer.step()
+    assert not same(before, weights(trainer)) and metrics["advantage/failed_but_reinforced"] == 0
+
+
+def test_strictly_on_policy_has_ratio_one_and_several_updates_do_not(tmp_path):
+    one = make(tmp_path).step()
+    several = make(tmp_path, epochs_per_step=3, updates_per_epoch=2, lr=3e-3).step()
+    assert one["policy/clipped"] == 0 and several["policy/clipped"] > 0
+
+
+def test_the_gradient_is_that_of_the_advantages(tmp_path):
+    "One step by hand: sample, score, weigh, differentiate."
+    trainer = make(tmp_path, micro_batch=5)
+    twin = copy.deepcopy(trainer.model)
+    batch, _ = trainer.collect(trainer._generator(1))
+    a = adv.grpo(batch.rewards, batch.groups)
+    total = 0
+    for i, prompt in enumerate(batch.rollouts.prompt_ids):
+        n = int(batch.rollouts.mask[i].sum())
+        ids = torch.tensor([prompt + batch.rollouts.completion_ids[i, :n].tolist()])
+        logp = twin(input_ids=ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        total = total - a[i] * logp.gather(-1, ids[0, len(prompt) :, None]).sum()
+    (total / batch.rollouts.mask.sum()).backward()
+    norm = torch.cat([p.grad.flatten() for p in twin.parameters()]).norm()
+    assert_close(torch.tensor(trainer.step()["policy/grad_norm"]), norm.detach(), rtol=1e-3, atol=1e-5)
+
+
+# ---- bad input
+
+
+def test_a_reward_that_raises_names_the_row_and_leaves_a_checkpoint(tmp_path):
+    calls = []
+
+    def reward(completions, answer, prompt, **_):
+        calls.append(1)
+        if len(calls) >= 3:
+            return [1 / (len(p) % 2 * 0 + (p != prompt[5])) for p in prompt]
+        return running_sums_reward(completions, answer)
+
+    trainer = make(tmp_path, reward=reward, save_every=0)
+    with pytest.raises(RewardError, match=r"raised ZeroDivisionError.*row \d+ of the data"):
+        trainer.train(progress=False)
+    assert [p.name for p in trainer.checkpoints()] == ["step_000002"]
+    rest = make(tmp_path, resume=True)
+    assert len(rest.train(progress=False)) == 4
+
+
+@pytest.mark.parametrize(("returned", "match"), [([1.0], "returned 1 rewards for 16"), (["x"] * 16, "expected a number or None"), ([math.inf] * 16, "must be finite")])
+def test_broken_rewards_are_named(tmp_path, returned, match):
+    with pytest.raises(RewardError, match=match):
+        make(tmp_path, reward=lambda c, **_: returned).step()
+
+
+def test_bad_data_and_models_are_named(tmp_path):
+    one = tmp_path / "one.jsonl"
+    one.write_text(json.dumps({"prompt": "1+2=", "answer": "3"}) + "\n")
+    assert make(tmp_path, data=str(one)).step()["groups/sampled"] == 1  # one row is enough
+    (tmp_path / "empty.jsonl").write_text("")
+    for changes, match in [
+        ({"data": str(tmp_path / "empty.jsonl")}, "is empty"),
+        ({"data": str(tmp_path / "none.jsonl")}, "no such file"),
+        ({"data": str(one), "prompt_column": "question"}, r"no column 'question'; there are 'prompt', 'answer'"),
+        ({"model": str(tmp_path / "no_model")}, "no such folder"),
+        ({"model": str(tmp_path)}, "could not be loaded"),
+        ({"reward": "maths"}, "known are math"),
+        ({"advantage": "grop"}, "known are grpo"),
+        ({"advantage": "static"}, "needs threshold"),
+        ({"advantage_kwargs": {"gate": 1.0}}, "has no option gate"),
+        ({"group_size": 1}, "at least 2 responses"),
+        ({"aggregation": "mean"}, "known are token"),
+        ({"temperature": 0.0}, "must be positive"),
+        ({"dtype": "int8"}, "known are float32"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            make(tmp_path, **changes)
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": 1+\n')
+    with pytest.raises(ValueError, match="cannot be read as json"):
+        load_rows(str(tmp_path / "bad.jsonl"))
+    (tmp_path / "null.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n{"prompt": "", "answer": "2"}\n')
+    with pytest.raises(ValueError, match="row 1 of the data"):
+        make(tmp_path, data=str(tmp_path / "null.jsonl")).step()
+
+
+def test_group_of_one_is_allowed_where_it_means_something(tmp_path):
+    assert make(tmp_path, advantage="static", threshold=0.5, group_size=1).step()["groups/sampled"] == 4
+    with pytest.raises(ValueError, match="dynamic_sampling"):
+        check_config(Config(advantage="static", threshold=0.5, group_size=1, dynamic_sampling=True))
+
+
+def test_a_checkpoint_cut_short_is_not_used(tmp_path):
+    trainer = make(tmp_path)
+    trainer.train(progress=False)
+    newest = trainer.checkpoints()[-1]
+    (newest / "state.json").rename(newest / "elsewhere.json")
+    (tmp_path / "checkpoints" / "step_000099.part").mkdir()
+    rest = make(tmp_path, resume=True)
+    rest.load()
+    assert rest.done == 2
+
+
+def test_chat_template_and_system_prompt_reach_the_model(tmp_path):
+    model, tokenizer = load_policy("running_sums")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfor %}"
+    trainer = Trainer(Config(**SMALL, out=str(tmp_path), system_prompt="be brief"), model=model, tokenizer=tokenizer)
+    batch, _ = trainer.collect(trainer._generator(1))
+    assert tokenizer.decode(batch.rollouts.prompt_ids[0]).startswith("system:be brief;user:")

@@ -5,6 +5,7 @@
 Both train the same policy on the same questions: 16 x 8 completions of at most 40 tokens, temperature 1, no KL, AdamW, float32. The learning rate
 is tiny, so that both keep sampling completions of the same lengths. Printed: median seconds of a step per round, and the ratio. Needs `trl`.
 """
+
 import argparse
 import os
 import statistics
@@ -81,7 +82,8 @@ def main() -> None:
         t, o = statistics.median(clock.seconds[2:]), statistics.median(seconds[2:])
         if i:  # the first round warms up
             ratios.append(t / o)
-            print(f"round {i}: TRL {t:.3f} s (mean length {statistics.mean(clock.lengths):.1f}), ours {o:.3f} s ({statistics.mean(lengths):.1f}), ratio {t / o:.2f}", flush=True)
+            tokens = statistics.mean(clock.lengths), statistics.mean(lengths)
+            print(f"round {i}: TRL {t:.3f} s ({tokens[0]:.1f} tokens a response), ours {o:.3f} s ({tokens[1]:.1f}), ratio {t / o:.2f}", flush=True)
     print(f"ratio TRL / ours: median {statistics.median(ratios):.2f}, min {min(ratios):.2f}, max {max(ratios):.2f}")
 
 

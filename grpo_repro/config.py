@@ -93,7 +93,8 @@ def check_config(config: Config) -> Config:
         raise ValueError(f"advantage {config.advantage!r} needs threshold, the least reward of a right response")
     unknown = set(config.advantage_kwargs) - adv.needs(function)
     if unknown:
-        raise ValueError(f"advantage {config.advantage!r} has no option {', '.join(sorted(unknown))}; it takes {', '.join(sorted(adv.needs(function))) or 'none'}")
+        takes = ", ".join(sorted(adv.needs(function))) or "none"
+        raise ValueError(f"advantage {config.advantage!r} has no option {', '.join(sorted(unknown))}; it takes {takes}")
     return config
 
 

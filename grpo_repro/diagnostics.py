@@ -268,12 +268,14 @@ def verdict(d: dict) -> list[str]:
             said.append("Most of them are all right: the questions are too easy for this policy. Harder questions help most.")
         else:
             said.append("Most of them are all wrong: the questions are too hard for this policy. Easier questions, or more responses to each, help most.")
-        said.append("Dynamic sampling drops such groups, and pays for them. EP-GRPO keeps a token-level signal in them; TA-GRPO pools rephrasings to make them disagree.")
+        said.append("Dynamic sampling drops such groups, and pays for them.")
+        said.append("EP-GRPO keeps a token-level signal in them; TA-GRPO pools rephrasings to make them disagree.")
     reinforced = (d.get("failed_but_reinforced") or {}).get("grpo")
     if reinforced is not None and reinforced >= 0.05:
         said.append(f"GRPO would push up {reinforced:.0%} of the failed responses, because they are less bad than their group's mean. CoRPO pushes up none.")
     if not said:
-        said.append("Most groups disagree and few failed responses are reinforced: neither failure explains a stalled run. Look at the learning rate, clipping and the reward itself.")
+        said.append("Most groups disagree and few failed responses are reinforced: neither failure explains a stalled run.")
+        said.append("Look at the learning rate, clipping and the reward itself.")
     return said
 
 # %% ../nbs/13_diagnostics.ipynb #cf66ac1e
@@ -283,7 +285,8 @@ def report(d: dict, *, unit: str = "tokens", skipped: int = 0) -> str:
     size = d["group_size"] or {"min": 0, "median": 0, "max": 0}
     lines = [f"{d['responses']} responses in {d['groups']} groups of {size['min']} to {size['max']} (median {size['median']})"]
     lines += [f"{skipped} lines skipped"] if skipped else []
-    lines += [f"mean reward {d['reward_mean']:.4g}" + (f", accuracy {pct(d['accuracy'])}" if d.get("accuracy") is not None else "")] if d["reward_mean"] is not None else []
+    if d["reward_mean"] is not None:
+        lines.append(f"mean reward {d['reward_mean']:.4g}" + (f", accuracy {pct(d['accuracy'])}" if d.get("accuracy") is not None else ""))
     lines.append(f"zero variance: {d['zero_variance_groups']} of {d['groups']} groups ({pct(d['zero_variance_share'])})")
     if d.get("all_right_groups") is not None:
         lines.append(f"  all right: {d['all_right_groups']}, all wrong: {d['all_wrong_groups']} (threshold {d['threshold']:g})")
@@ -319,11 +322,13 @@ def plot_diagnosis(d: dict, rewards: Tensor, groups: Tensor):
     rows = d["at_group_size"]
     for kind, marker, label in (("unbiased", "o", "from the log, unbiased"), ("upper bound", "v", "from the log, at most")):
         some = [r for r in rows if r["kind"] == kind]
-        right.errorbar([r["group_size"] for r in some], [r["share"] for r in some], [2 * r["standard_error"] for r in some], fmt=marker, color=color, label=label, capsize=3)
+        x, y, error = ([r[k] for r in some] for k in ("group_size", "share", "standard_error"))
+        right.errorbar(x, y, [2 * e for e in error], fmt=marker, color=color, label=label, capsize=3)
     model = [(r["group_size"], r["beta_binomial"]) for r in rows if r["beta_binomial"] is not None]
     if model:
         right.plot(*zip(*model), color=METHODS["corpo"].color, ls=METHODS["corpo"].dash, label="beta-binomial model")
-    right.set(xscale="log", xticks=GROUP_SIZES, xticklabels=GROUP_SIZES, ylim=(0, 1.02), xlabel="responses per question, G", ylabel="expected zero-variance share", title="Would a larger group help?")
+    right.set(xscale="log", xticks=GROUP_SIZES, xticklabels=GROUP_SIZES, ylim=(0, 1.02), title="Would a larger group help?")
+    right.set(xlabel="responses per question, G", ylabel="expected zero-variance share")
     right.minorticks_off()
     right.legend()
     return fig

@@ -120,7 +120,8 @@ class _Worker:
         code = f"from grpo_repro.rewards import _serve; _serve({self.memory})"
         root = str(Path(__file__).resolve().parent.parent) if "__file__" in globals() else os.getcwd()
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, text=True)
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen([sys.executable, "-c", code], env=env, text=True, **pipes)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
         self.ask("1", "1", timeout=120)  # imports take a moment, and must not count against the first answer

@@ -32,7 +32,8 @@ class Rollouts:
         width = max(1, int(self.mask[index].sum(1).max())) if len(index) else 1
         cut = lambda x: x[index, :width]
         prompts = [self.prompt_ids[i] for i in index.tolist()]
-        return Rollouts(prompts, cut(self.completion_ids), cut(self.mask), cut(self.sampler_logp), self.question[index], self.source[index], self.truncated[index])
+        flat = (self.question[index], self.source[index], self.truncated[index])
+        return Rollouts(prompts, cut(self.completion_ids), cut(self.mask), cut(self.sampler_logp), *flat)
 
     @staticmethod
     def cat(parts: list["Rollouts"]) -> "Rollouts":

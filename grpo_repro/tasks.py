@@ -74,7 +74,8 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     inner.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left", clean_up_tokenization_spaces=False)
+    special = dict(pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=inner, padding_side="left", clean_up_tokenization_spaces=False, **special)
 
 # %% ../nbs/20_tasks.ipynb #8473bc8f
 def tiny_policy(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> LlamaForCausalLM:

@@ -111,10 +111,10 @@ def join(batches: list[Batch]) -> Batch:
 class Trainer:
     "GRPO and its relatives on any transformers causal language model. `Trainer(config).train()` is a run."
 
-    def __init__(self, config: Config, *, reward: Callable | None = None, rows=None, model=None, tokenizer=None):
+    def __init__(self, config: Config, *, reward: Callable | str | None = None, rows=None, model=None, tokenizer=None):
         self.config = check_config(config)
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
-        self.reward = reward or load_reward(config.reward)
+        self.reward = reward if callable(reward) else load_reward(reward or config.reward)
         self.rows = load_rows(config.data, (config.prompt_column,), split=config.split, seed=config.seed) if rows is None else rows
         if len(self.rows) == 0:
             raise ValueError("the data is empty: it needs at least one row")
@@ -174,7 +174,8 @@ class Trainer:
         index = torch.isin(batch.groups, alive).nonzero()[:, 0]
         pick = lambda items: [items[i] for i in index.tolist()]
         rollouts = batch.rollouts.select(index.to(batch.rollouts.mask.device))
-        return Batch(rollouts, pick(batch.texts), batch.rewards[index], batch.groups[index], pick(batch.rows), batch.sampled_groups, batch.sampled_tokens), position
+        chosen = Batch(rollouts, pick(batch.texts), batch.rewards[index], batch.groups[index], pick(batch.rows), batch.sampled_groups, batch.sampled_tokens)
+        return chosen, position
 
     def sample_batch(self, rows: list[int], generator: torch.Generator, group_size: int | None = None, dataset=None) -> Batch:
         "G responses to each of these rows of the data, decoded and rewarded."
@@ -260,13 +261,14 @@ class Trainer:
         for some in lengths.argsort(stable=True).split(config.micro_batch):
             part = index[some]
             micro = rollouts.select(part)
-            cut = lambda x: None if x is None else x[:, : micro.mask.shape[1]]
+            cut = _cutter(micro.mask.shape[1])
             found = score(self.model, micro.prompt_ids, micro.completion_ids, micro.mask, temperature=config.temperature)
             old = found.logp.detach() if before is None else cut(before.logp[part])
             a = advantages[part] if advantages.dim() == 1 else cut(advantages[part])
             loss = policy_loss(
                 found.logp, old, a, cut(weights[some]), clip_low=config.clip_low, clip_high=config.clip_high,
-                ref_logp=None if reference is None else cut(reference[part]), beta=config.beta, kl_weights=None if kl_weights is None else cut(kl_weights[some]),
+                ref_logp=None if reference is None else cut(reference[part]), beta=config.beta,
+                kl_weights=None if kl_weights is None else cut(kl_weights[some]),
             )  # fmt: skip
             loss.loss.backward()
             self._observe(seen, batch, part, micro, found, loss, a)
@@ -399,6 +401,11 @@ class Trainer:
             width = micro.mask.shape[1]
             logp[part, :width], entropy[part, :width] = found.logp, found.entropy
         return Scores(logp, entropy)
+
+
+def _cutter(width: int) -> Callable:
+    "Cut (B, T) tensors to the width of a micro-batch."
+    return lambda x: x[:, :width]
 
 
 def _short(value: float | None) -> str:

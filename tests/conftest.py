@@ -1,4 +1,5 @@
 "Shared fixtures. Tests import the installed package and need no network."
+
 import os
 from pathlib import Path
 

@@ -1,4 +1,5 @@
 "Estimators against a plain loop in float64, and as properties over random batches."
+
 import math
 import statistics
 import subprocess
@@ -74,7 +75,10 @@ def test_permuting_the_rows_permutes_the_result(name, batch, seed):
 
 
 @pytest.mark.parametrize("name", RELATIVE)
-@given(batch=st.lists(st.tuples(st.sampled_from([-2.0, 0.0, 0.25, 1.0, 8.0]), st.integers(0, 3)), min_size=1, max_size=30), shift=st.sampled_from([-16.0, 0.5, 64.0]))
+@given(
+    batch=st.lists(st.tuples(st.sampled_from([-2.0, 0.0, 0.25, 1.0, 8.0]), st.integers(0, 3)), min_size=1, max_size=30),
+    shift=st.sampled_from([-16.0, 0.5, 64.0]),
+)
 @settings(max_examples=60, deadline=None)
 def test_a_constant_added_to_a_group_changes_nothing(name, batch, shift):
     rewards, groups = split(batch)
@@ -159,7 +163,14 @@ def test_group_of_one_is_zero_for_relative_estimators():
 
 
 @pytest.mark.parametrize(
-    ("given_dtype", "expected"), [(torch.int64, torch.float32), (torch.bool, torch.float32), (torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
+    ("given_dtype", "expected"),
+    [
+        (torch.int64, torch.float32),
+        (torch.bool, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float64, torch.float64),
+    ],
 )
 def test_dtype_of_the_result(given_dtype, expected):
     rewards, groups = torch.tensor([1, 0, 1, 1]).to(given_dtype), torch.tensor([0, 0, 1, 1])

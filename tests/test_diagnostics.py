@@ -1,4 +1,5 @@
 "diagnose on anyone's log: formats, bad lines, and estimates that are what they say."
+
 import json
 import math
 import random
@@ -57,7 +58,13 @@ def test_bad_lines_are_named_or_counted(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("text", "match"),
-    [('{"q": 1, "r": "high"}\n', "line 1: column 'r' holds 'high'"), ('{"q": 1}\n', "no column 'r'; there are 'q'"), ("", "no readable row"), ('{"q": 1, "r": 1}\n[3]\n', "line 2: a JSON object"), ("[" * 100_000, "not JSON")],
+    [
+        ('{"q": 1, "r": "high"}\n', "line 1: column 'r' holds 'high'"),
+        ('{"q": 1}\n', "no column 'r'; there are 'q'"),
+        ("", "no readable row"),
+        ('{"q": 1, "r": 1}\n[3]\n', "line 2: a JSON object"),
+        ("[" * 100_000, "not JSON"),
+    ],
 )
 def test_messages_name_what_is_wrong(tmp_path, text, match):
     log = tmp_path / "log.jsonl"

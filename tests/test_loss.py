@@ -1,4 +1,5 @@
 "The loss: what a token weighs, and what splitting, masking and emptiness must not change."
+
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,4 +1,5 @@
 "Scores against full logits, row by row, on several families, with gradients."
+
 import pytest
 import torch
 import transformers
@@ -6,7 +7,9 @@ from torch.testing import assert_close
 
 from grpo_repro.policy import score
 
-COMMON = dict(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+COMMON = dict(
+    vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64
+)
 FAMILIES = {
     "Llama": {},
     "Qwen2": {},

@@ -1,4 +1,5 @@
 "The grader against hostile text, other threads, and 800 real responses."
+
 import json
 import threading
 import time
@@ -45,7 +46,13 @@ def test_grading_off_the_main_thread_is_not_silently_zero(grader):
 
 @pytest.mark.parametrize(
     ("gold", "text", "expected"),
-    [("72", "72", True), ("\\frac{14}{3}", "$\\boxed{\\dfrac{14}{3}}$", True), ("10{,}000", "$\\boxed{10000}$", True), ("(3, \\frac{\\pi}{2})", "\\boxed{(3,\\pi/2)}", True), ("5", "$\\boxed{6}$ no, 5", False)],
+    [
+        ("72", "72", True),
+        ("\\frac{14}{3}", "$\\boxed{\\dfrac{14}{3}}$", True),
+        ("10{,}000", "$\\boxed{10000}$", True),
+        ("(3, \\frac{\\pi}{2})", "\\boxed{(3,\\pi/2)}", True),
+        ("5", "$\\boxed{6}$ no, 5", False),
+    ],
 )
 def test_equal_answers_are_equal(grader, gold, text, expected):
     assert grader([gold], [text]) == [expected]

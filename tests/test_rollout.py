@@ -1,4 +1,5 @@
 "The sampler: rows keep their identity, lengths are exact, seeds are seeds."
+
 import pytest
 import torch
 from test_policy import FAMILIES, build
@@ -14,7 +15,9 @@ PROMPTS = [[5, 9, 11], [7], [8, 20, 21, 22, 30]]
 def test_sampler_and_scorer_agree_on_every_token(family):
     "Finished rows leave the cache early: a mixed-up row would show here."
     model = build(family)
-    ids, mask, logp = sample(model, PROMPTS, 16, max_new_tokens=12, eos_ids=[1, 3, 4, 6, 10, 12, 13, 14], temperature=1.5, generator=torch.Generator().manual_seed(0))
+    ids, mask, logp = sample(
+        model, PROMPTS, 16, max_new_tokens=12, eos_ids=[1, 3, 4, 6, 10, 12, 13, 14], temperature=1.5, generator=torch.Generator().manual_seed(0)
+    )
     assert mask.sum(1).min() < 4 and mask.sum(1).max() > 8  # rows did end at different times
     rows = [p for p in PROMPTS for _ in range(16)]
     assert_close(score(model, rows, ids, mask, temperature=1.5).logp.detach(), logp, atol=2e-4, rtol=1e-3)

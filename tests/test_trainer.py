@@ -1,4 +1,5 @@
 "The trainer: determinism, resume, accumulation, dead groups, bad input."
+
 import copy
 import json
 import math
@@ -204,7 +205,9 @@ def test_a_reward_that_raises_names_the_row_and_leaves_a_checkpoint(tmp_path):
     assert len(rest.train(progress=False)) == 4
 
 
-@pytest.mark.parametrize(("returned", "match"), [([1.0], "returned 1 rewards for 16"), (["x"] * 16, "expected a number or None"), ([math.inf] * 16, "must be finite")])
+@pytest.mark.parametrize(
+    ("returned", "match"), [([1.0], "returned 1 rewards for 16"), (["x"] * 16, "expected a number or None"), ([math.inf] * 16, "must be finite")]
+)
 def test_broken_rewards_are_named(tmp_path, returned, match):
     with pytest.raises(RewardError, match=match):
         make(tmp_path, reward=lambda c, **_: returned).step()

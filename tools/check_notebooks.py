@@ -3,6 +3,7 @@
 A misspelt directive exports nothing and every test passes; a flagged cell that exports is never tested; a module whose
 notebook is gone stays. Usage: python tools/check_notebooks.py [NOTEBOOK ...]
 """
+
 import json
 import re
 import sys

@@ -1,9 +1,9 @@
 """README.md is nbs/index.ipynb in Markdown.
 
-    python tools/make_readme.py           # write README.md
-    python tools/make_readme.py --check   # exit 1 if README.md is not what index.ipynb says
+python tools/make_readme.py           # write README.md
+python tools/make_readme.py --check   # exit 1 if README.md is not what index.ipynb says
 """
-import json
+
 import re
 import sys
 from pathlib import Path
@@ -14,13 +14,13 @@ NOTE = "<!-- Made from nbs/index.ipynb by tools/make_readme.py: edit the noteboo
 
 def readme() -> str:
     "The Markdown of the index chapter, with links seen from the top of the repository."
+    import nbformat
     from nbconvert import MarkdownExporter
 
-    nb = json.loads((ROOT / "nbs" / "index.ipynb").read_text(encoding="utf-8"))
-    nb["cells"] = [c for c in nb["cells"] if not "".join(c["source"]).lstrip().startswith("#| hide")]
-    import nbformat
-
-    body, _ = MarkdownExporter().from_notebook_node(nbformat.from_dict(nb))
+    nb = nbformat.read(ROOT / "nbs" / "index.ipynb", as_version=4)
+    nb.cells = [c for c in nb.cells if not c.source.lstrip().startswith("#| hide")]
+    nb.metadata["language_info"] = {"name": "python"}
+    body, _ = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"\]\((?!https?:|#|\.\./)([^)]+)\)", r"](nbs/\1)", body)  # images/x.png -> nbs/images/x.png
     body = re.sub(r"\]\(\.\./", "](", body)  # ../CONTRIBUTING.md -> CONTRIBUTING.md
     return NOTE + re.sub(r"\n{3,}", "\n\n", body).strip() + "\n"

@@ -1,9 +1,10 @@
 """Run chapters from top to bottom and store their outputs; cells that `tst_flags` skips keep what they show.
 
-    python tools/run_notebooks.py                 # every chapter
-    python tools/run_notebooks.py 01 10_group     # the chapters whose names start so
-    python tools/run_notebooks.py --stale         # only those whose code changed since their outputs were made
+python tools/run_notebooks.py                 # every chapter
+python tools/run_notebooks.py 01 10_group     # the chapters whose names start so
+python tools/run_notebooks.py --stale         # only those whose code changed since their outputs were made
 """
+
 import argparse
 import hashlib
 import os

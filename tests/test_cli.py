@@ -1,0 +1,106 @@
+"The command line as a user meets it: processes, exit codes, sentences."
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from grpo_repro.cli import main
+from grpo_repro.config import load_config, recipes
+from grpo_repro.logbook import read_metrics
+
+RUN = [sys.executable, "-c", "import sys; from grpo_repro.cli import main; sys.exit(main(sys.argv[1:]))"]
+TINY = ["--questions-per-step", "4", "--group-size", "4", "--eval-questions", "10", "--no-tensorboard"]
+
+
+def test_train_ends_in_a_table_a_figure_and_a_model(tmp_path, capsys):
+    assert main(["train", "embedded", *TINY, "--steps", "2", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "before" in out and "zero-variance groups" in out and "curves.png" in out
+    assert {"metrics.jsonl", "curves.png", "config.yaml", "evaluations.json", "model", "checkpoints"} <= set(os.listdir(tmp_path))
+    assert load_config(str(tmp_path / "config.yaml")).steps == 2
+
+
+def test_a_killed_run_resumes_to_the_same_end(tmp_path):
+    "SIGKILL in the middle, then --resume: the log is that of an uninterrupted run."
+    common = ["train", *TINY, "--steps", "12", "--save-every", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole = subprocess.run([*RUN, *common, "--out", str(tmp_path / "a")], env=env, capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    log = tmp_path / "b" / "metrics.jsonl"
+    process = subprocess.Popen([*RUN, *common, "--out", str(tmp_path / "b")], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 120
+    while time.time() < deadline and not (log.exists() and len(read_metrics(log)) >= 5):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(read_metrics(log)) < 12
+    again = subprocess.run([*RUN, *common, "--out", str(tmp_path / "b"), "--resume"], env=env, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    strip = lambda rows: [{k: v for k, v in r.items() if not k.startswith("time/")} for r in rows]
+    assert strip(read_metrics(tmp_path / "a" / "metrics.jsonl")) == strip(read_metrics(log))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["train", "nothing"], "recipes are embedded"),
+        (["train", "--advantage", "ppo"], "known are grpo"),
+        (["train", "--model", "/no/such/model"], "no such folder"),
+        (["train", "--data", "no.jsonl"], "no such file"),
+        (["train", "--group-size", "1"], "at least 2 responses"),
+        (["diagnose", "no.jsonl", "--group", "g", "--reward", "r"], "no such file"),
+        (["sweep", "nothing"], "sweeps are"),
+        (["convert-smollm2", "--out", "x", "--gguf", "no.gguf"], "no such file"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(argv, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and "Traceback" not in captured.err
+
+
+def test_unknown_command_and_help(capsys):
+    assert main(["fly"]) == 2
+    assert "diagnose" in capsys.readouterr().err
+    assert main([]) == 0
+
+
+def test_a_misspelt_setting_is_suggested(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(yaml.safe_dump({"grup_size": 4}))
+    with pytest.raises(ValueError, match="did you mean 'group_size'"):
+        load_config(str(path))
+
+
+def test_recipes_load_and_check():
+    from grpo_repro.config import check_config
+
+    assert "embedded" in recipes()
+    for name in recipes():
+        check_config(load_config(name))
+
+
+def test_sweep_plans_are_checked_before_the_first_run(tmp_path):
+    from grpo_repro.sweep import plan, sweeps
+
+    for name in sweeps():
+        assert plan(name, tmp_path)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(yaml.safe_dump({"base": "embedded", "seeds": [0], "methods": {"A": {"advantage": "corpo"}}}))
+    with pytest.raises(ValueError, match="method 'A'.*needs threshold"):
+        plan(str(bad), tmp_path)
+
+
+def test_json_output_is_strict(tmp_path, capsys):
+    log = tmp_path / "one.jsonl"
+    log.write_text('{"q": 1, "r": 1}\n')
+    assert main(["diagnose", str(log), "--group", "q", "--reward", "r", "--json"]) == 0
+    d = json.loads(capsys.readouterr().out, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+    assert d["groups"] == 1

@@ -7,11 +7,17 @@ __all__ = ['DTYPES', 'load_policy', 'load_rows', 'question_order', 'encode_promp
 
 # %% ../nbs/25_data.ipynb #9eb68d5b
 import difflib
+import warnings
 from pathlib import Path
 
 import torch
 
 # %% ../nbs/25_data.ipynb #5bd85260
+def _cpu_flags() -> str:
+    info = Path("/proc/cpuinfo")
+    return info.read_text(encoding="utf-8", errors="replace") if info.is_file() else "avx512_bf16"  # no warning where we cannot tell
+
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -33,6 +39,8 @@ def load_policy(name: str, dtype: str = "float32", device: str = "cpu"):  # (mod
     except (OSError, ValueError) as error:
         hint = "a folder with a saved model, a name on the hub, or running_sums"
         raise ValueError(f"model {name!r} could not be loaded ({str(error).splitlines()[0]}); give {hint}") from None
+    if dtype == "bfloat16" and device == "cpu" and "avx512_bf16" not in _cpu_flags():
+        warnings.warn("this CPU has no bfloat16 arithmetic: float32 will be several times faster here", stacklevel=2)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model.to(device).eval(), tokenizer

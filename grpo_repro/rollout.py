@@ -20,6 +20,7 @@ class Rollouts:
     completion_ids: Tensor  # (B, T) right-padded
     mask: Tensor  # (B, T) bool
     sampler_logp: Tensor  # (B, T) nats at the sampling temperature, 0 outside the mask, NaN where the engine gives none
+    sampler_entropy: Tensor  # (B, T) nats, entropy of the distribution sampled from, 0 outside the mask, NaN where the engine gives none
     question: Tensor  # (B,) int64, group id
     source: Tensor  # (B,) int64, 0 = sampled from the original wording
     truncated: Tensor  # (B,) bool, stopped by the length limit, not by EOS
@@ -33,7 +34,8 @@ class Rollouts:
         cut = lambda x: x[index, :width]
         prompts = [self.prompt_ids[i] for i in index.tolist()]
         flat = (self.question[index], self.source[index], self.truncated[index])
-        return Rollouts(prompts, cut(self.completion_ids), cut(self.mask), cut(self.sampler_logp), *flat)
+        wide = (cut(x) for x in (self.completion_ids, self.mask, self.sampler_logp, self.sampler_entropy))
+        return Rollouts(prompts, *wide, *flat)
 
     @staticmethod
     def cat(parts: list["Rollouts"]) -> "Rollouts":
@@ -42,14 +44,16 @@ class Rollouts:
         wide = lambda name: torch.cat([torch.nn.functional.pad(getattr(p, name), (0, width - p.mask.shape[1])) for p in parts])
         flat = lambda name: torch.cat([getattr(p, name) for p in parts])
         prompts = [ids for p in parts for ids in p.prompt_ids]
-        return Rollouts(prompts, wide("completion_ids"), wide("mask"), wide("sampler_logp"), flat("question"), flat("source"), flat("truncated"))
+        tokens = (wide(name) for name in ("completion_ids", "mask", "sampler_logp", "sampler_entropy"))
+        return Rollouts(prompts, *tokens, flat("question"), flat("source"), flat("truncated"))
 
 # %% ../nbs/23_rollout.ipynb #c0eb8418
 def _pick(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    "Next token (B,) and its log-probability (B,)."
+    "Next token (B,), and its log-probability and the entropy it was drawn with, (2, B)."
     logp = (logits.float() / (temperature or 1.0)).log_softmax(-1)
-    token = logp.argmax(-1) if temperature == 0 else torch.multinomial(logp.exp(), 1, generator=generator)[:, 0]
-    return token, logp.gather(-1, token[:, None])[:, 0]
+    probs = logp.exp()
+    token = logp.argmax(-1) if temperature == 0 else torch.multinomial(probs, 1, generator=generator)[:, 0]
+    return token, torch.stack([logp.gather(-1, token[:, None])[:, 0], torch.special.entr(probs).sum(-1)])
 
 
 def _prefill(model, prompts: list[list[int]], n: int):
@@ -74,19 +78,20 @@ def sample(
     eos_ids: list[int],  # tokens that end a completion
     temperature: float = 1.0,  # 0 is greedy
     generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # completion_ids (Q*n, T), mask (Q*n, T) bool, logp (Q*n, T); a prompt's n rows follow each other
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # completion_ids, mask (bool), logp, entropy, each (Q*n, T); a prompt's n rows follow each other
     "Sample `n` completions of each prompt from the model's own distribution (no top-k, no top-p)."
     cache, logits, attention = _prefill(model, prompts, n)
     total, device = len(prompts) * n, logits.device
     tokens = torch.zeros(total, max_new_tokens, dtype=torch.long, device=device)
-    logps = torch.zeros(total, max_new_tokens, device=device)
+    logp, entropy = torch.zeros(2, total, max_new_tokens, device=device)
     lengths = torch.full((total,), max_new_tokens, device=device)
     live, eos = torch.arange(total, device=device), torch.tensor(eos_ids, device=device)
     writing = torch.ones(total, dtype=torch.bool, device=device)
     positions = attention.sum(1, keepdim=True)
     for t in range(max_new_tokens):
-        token, logp = _pick(logits, temperature, generator)
-        tokens[live[writing], t], logps[live[writing], t] = token[writing], logp[writing]
+        token, (log_prob, spread) = _pick(logits, temperature, generator)
+        row = live[writing]
+        tokens[row, t], logp[row, t], entropy[row, t] = token[writing], log_prob[writing], spread[writing]
         ends = writing & torch.isin(token, eos)
         lengths[live[ends]] = t + 1
         writing = writing & ~ends
@@ -102,7 +107,7 @@ def sample(
         positions = positions + 1
     width = int(lengths.max())
     mask = torch.arange(width, device=device) < lengths[:, None]
-    return tokens[:, :width], mask, logps[:, :width]
+    return tokens[:, :width], mask, logp[:, :width], entropy[:, :width]
 
 # %% ../nbs/23_rollout.ipynb #55ada0dc
 def end_ids(model, tokenizer) -> list[int]:
@@ -128,9 +133,9 @@ def rollout(
     parts = []
     for start in range(0, len(prompts), step):
         some = prompts[start : start + step]
-        ids, mask, logp = sample(model, some, group_size, max_new_tokens=max_new_tokens, eos_ids=eos_ids, temperature=temperature, generator=generator)
+        ids, mask, *scores = sample(model, some, group_size, max_new_tokens=max_new_tokens, eos_ids=eos_ids, temperature=temperature, generator=generator)
         question = torch.arange(start, start + len(some), device=ids.device).repeat_interleave(group_size)
         last = ids.gather(1, (mask.sum(1, keepdim=True) - 1))[:, 0]
         truncated = ~torch.isin(last, torch.tensor(eos_ids, device=ids.device))
-        parts.append(Rollouts([p for p in some for _ in range(group_size)], ids, mask, logp, question, torch.zeros_like(question), truncated))
+        parts.append(Rollouts([p for p in some for _ in range(group_size)], ids, mask, *scores, question, torch.zeros_like(question), truncated))
     return Rollouts.cat(parts)

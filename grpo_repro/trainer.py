@@ -225,7 +225,7 @@ class Trainer:
         per = lambda name, by: seen[name] / seen[by] if seen[by] else None
         return {
             "advantage/r_loss": per("loss_up", "loss_down"),
-            "policy/entropy": per("entropy", "tokens"),
+            "policy/entropy": float(batch.rollouts.sampler_entropy[batch.rollouts.mask].mean()),
             "policy/clipped": per("clipped", "tokens"),
             "policy/kl": per("kl", "tokens") if reference is not None else None,
             "policy/kl_zero_variance": per("kl_silent", "kl") if reference is not None else None,
@@ -252,10 +252,14 @@ class Trainer:
         config, rollouts = self.config, batch.rollouts
         weights, kl_weights = self._weights(batch, index)
         signal = advantages[index] if advantages.dim() == 2 else advantages[index, None]
-        pull = weights if kl_weights is None else kl_weights
-        if not bool(((weights > 0) & (signal != 0)).any() or (config.beta and (pull > 0).any())):
+        moved = (weights > 0) & (signal != 0)  # without these a response has no gradient, and needs no forward pass
+        if config.beta:
+            moved = moved | ((weights if kl_weights is None else kl_weights) > 0)
+        live = moved.any(1)
+        if not live.any():
             self.skipped += 1
             return
+        index, weights, kl_weights = index[live], weights[live], None if kl_weights is None else kl_weights[live]
         self.optimiser.zero_grad()
         lengths = torch.tensor([len(rollouts.prompt_ids[i]) for i in index.tolist()], device=self.device) + rollouts.mask[index].sum(1)
         for some in lengths.argsort(stable=True).split(config.micro_batch):
@@ -280,7 +284,6 @@ class Trainer:
         "Add a micro-batch to the sums behind the log."
         a = advantages[:, None] if advantages.dim() == 1 else advantages
         seen["tokens"] += float(micro.mask.sum())
-        seen["entropy"] += float(found.entropy.sum())
         seen["clipped"] += float(loss.clipped.sum())
         seen["loss_up"] += float((loss.surrogate * (a > 0)).sum().abs())
         seen["loss_down"] += float((loss.surrogate * (a < 0)).sum().abs())
@@ -289,7 +292,7 @@ class Trainer:
             seen["kl"] += float(loss.kl.sum())
             seen["kl_silent"] += float((loss.kl * silent[:, None]).sum())
         if not seen["updates"]:  # before the first update sampler and scorer have the same weights
-            gap = ((found.logp.detach() - micro.sampler_logp).abs() * micro.mask).nan_to_num()
+            gap = (found.logp.detach() - micro.sampler_logp).abs().nan_to_num()
             seen["gap"] += float(gap.sum())
             seen["first_tokens"] += float(micro.mask.sum())
 

@@ -15,7 +15,7 @@ PROMPTS = [[5, 9, 11], [7], [8, 20, 21, 22, 30]]
 def test_sampler_and_scorer_agree_on_every_token(family):
     "Finished rows leave the cache early: a mixed-up row would show here."
     model = build(family)
-    ids, mask, logp = sample(
+    ids, mask, logp, _ = sample(
         model, PROMPTS, 16, max_new_tokens=12, eos_ids=[1, 3, 4, 6, 10, 12, 13, 14], temperature=1.5, generator=torch.Generator().manual_seed(0)
     )
     assert mask.sum(1).min() < 4 and mask.sum(1).max() > 8  # rows did end at different times
@@ -25,7 +25,7 @@ def test_sampler_and_scorer_agree_on_every_token(family):
 
 def test_the_sample_is_distributed_as_the_model_says():
     model = build("Qwen2")
-    ids, _, _ = sample(model, [[5, 9]], 4000, max_new_tokens=1, eos_ids=[1], generator=torch.Generator().manual_seed(3))
+    ids, *_ = sample(model, [[5, 9]], 4000, max_new_tokens=1, eos_ids=[1], generator=torch.Generator().manual_seed(3))
     p = model(input_ids=torch.tensor([[5, 9]])).logits[0, -1].softmax(-1)
     counts = torch.bincount(ids[:, 0], minlength=61)
     chi2 = ((counts - 4000 * p) ** 2 / (4000 * p)).sum()

@@ -30,7 +30,7 @@ class Config:
     reward: str = "running_sums"  # math, running_sums, file.py:function or module:function
     out: str = "runs/first"  # folder of metrics, checkpoints, figure and final model
 
-    advantage: str = "grpo"  # estimator: grpo, dr_grpo, rloo, static or corpo
+    advantage: str = "grpo"  # estimator: grpo, dr_grpo, rloo, static, corpo or ep_grpo
     threshold: float | None = None  # R_min_correct, least reward of a right response (static, corpo; the logs use it too)
     advantage_kwargs: dict[str, float] = field(default_factory=dict)  # further options of the estimator
 

@@ -154,12 +154,23 @@ def test_unscored_responses_get_no_gradient(tmp_path):
     assert metrics["reward/mean"] is None and metrics["train/skipped"] == 1
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "static", "corpo"])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "static", "corpo", "ep_grpo"])
 def test_every_estimator_trains(tmp_path, name):
     trainer = make(tmp_path, advantage=name, threshold=1.0)
     before = weights(trainer)
     metrics = trainer.step()
     assert not same(before, weights(trainer)) and metrics["advantage/failed_but_reinforced"] == 0
+
+
+def test_ep_grpo_at_its_first_step_has_no_progress_and_later_has(tmp_path):
+    trainer = make(tmp_path, advantage="ep_grpo", micro_batch=5, dtype="bfloat16", lr=0.01)
+    signals = []
+    for _ in range(2):
+        batch, _ = trainer.collect(trainer._generator(trainer.done + 1))
+        before, reference = trainer.score_before(batch)
+        signals.append(float((before.logp - reference).abs().max()))
+        trainer.step()
+    assert signals[0] == 0.0 and signals[1] > 0.0
 
 
 def test_strictly_on_policy_has_ratio_one_and_several_updates_do_not(tmp_path):

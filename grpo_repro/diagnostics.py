@@ -57,7 +57,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, dict | str]]:
 
 _READERS = {".jsonl": _json_lines, ".json": _json_lines, ".ndjson": _json_lines, ".csv": _csv_lines, ".parquet": _parquet_rows}
 
-
+# %% ../nbs/13_diagnostics.ipynb #6782a490
 def _number(value) -> float:
     "A reward as a float; None and '' are NaN (nobody could score the response)."
     if value is None or value == "":
@@ -78,6 +78,14 @@ def _length_column(row: dict) -> str | None:
     return next((c for c in _TOKEN_COLUMNS + _TEXT_COLUMNS if c in row), None)
 
 
+def _reader(path: Path):
+    if not path.is_file():
+        raise LogError(f"{path}: no such file")
+    if path.suffix not in _READERS:
+        raise LogError(f"{path}: unknown kind of file {path.suffix!r}; known are {', '.join(_READERS)}")
+    return _READERS[path.suffix]
+
+
 def _length(value) -> float:
     return float(len(value)) if isinstance(value, str) and not value.strip().isdigit() else float(value or 0)
 
@@ -92,12 +100,9 @@ def read_log(
 ) -> dict:  # rewards (B,) float64, groups (B,) int64, lengths (B,) or None, length_unit, skipped
     "A rollout log as tensors. `LogError` names the line and what is wrong with it."
     path = Path(path)
-    if not path.is_file():
-        raise LogError(f"{path}: no such file")
-    if path.suffix not in _READERS:
-        raise LogError(f"{path}: unknown kind of file {path.suffix!r}; known are {', '.join(_READERS)}")
+    reader = _reader(path)
     ids, groups, rewards, lengths, skipped = {}, [], [], [], 0
-    for number, row in _READERS[path.suffix](path):
+    for number, row in reader(path):
         try:
             if isinstance(row, str):
                 raise LogError(row)
@@ -227,20 +232,25 @@ def diagnose(
         "threshold": threshold,
     }
     if threshold is not None:
-        right = stats.scored & (rewards >= threshold)
-        failed = stats.scored & ~right
-        by_group = torch.zeros_like(stats.mean).index_add_(0, stats.index, right.double())[present]
-        up = {"grpo": grpo(rewards, groups) > 0, "corpo": corpo(rewards, groups, threshold=threshold) > 0}
-        out |= {
-            "accuracy": _ratio(right.sum(), stats.scored.sum()),
-            "all_right_groups": int((constant & (mean >= threshold)).sum()),
-            "all_wrong_groups": int((constant & (mean < threshold)).sum()),
-            "failed_responses": int(failed.sum()),
-            "failed_but_reinforced": {name: _ratio((mask & failed).sum(), failed.sum()) for name, mask in up.items()},
-            "beta_binomial": fit_beta_binomial(by_group, count),
-        }
+        out |= {"all_right_groups": int((constant & (mean >= threshold)).sum()), "all_wrong_groups": int((constant & (mean < threshold)).sum())}
+        out |= _against_threshold(rewards, groups, threshold)
     out["at_group_size"] = [_outlook(rewards, groups, g, out.get("beta_binomial")) for g in GROUP_SIZES] if len(count) else []
     return out
+
+# %% ../nbs/13_diagnostics.ipynb #45c72af9
+def _against_threshold(rewards: Tensor, groups: Tensor, threshold: float) -> dict:
+    "What can be said once right and failed are told apart."
+    stats = group_stats(rewards, groups)
+    right = stats.scored & (rewards >= threshold)
+    failed = stats.scored & ~right
+    successes = torch.zeros_like(stats.mean).index_add_(0, stats.index, right.double())
+    up = {"grpo": grpo(rewards, groups) > 0, "corpo": corpo(rewards, groups, threshold=threshold) > 0}
+    return {
+        "accuracy": _ratio(right.sum(), stats.scored.sum()),
+        "failed_responses": int(failed.sum()),
+        "failed_but_reinforced": {name: _ratio((mask & failed).sum(), failed.sum()) for name, mask in up.items()},
+        "beta_binomial": fit_beta_binomial(successes[stats.count > 0], stats.count[stats.count > 0]),
+    }
 
 
 def _outlook(rewards: Tensor, groups: Tensor, group_size: int, beta: tuple[float, float] | None) -> dict:

@@ -35,7 +35,22 @@ def _failing_row(reward: Callable, completions: list[str], columns: dict) -> int
             return i
     return None
 
+# %% ../nbs/21_rewards.ipynb #98634b9d
+def _checked(values: list, count: int, name: str, where: Callable) -> list[float]:
+    "What a reward function returned, as floats."
+    if len(values) != count:
+        raise RewardError(f"reward function {name!r} returned {len(values)} rewards for {count} completions")
+    out = []
+    for i, value in enumerate(values):
+        try:
+            out.append(math.nan if value is None else float(value))
+        except (TypeError, ValueError):
+            raise RewardError(f"reward function {name!r} returned {value!r} at {where(i)}: expected a number or None") from None
+        if math.isinf(out[-1]):
+            raise RewardError(f"reward function {name!r} returned {value!r} at {where(i)}: a reward must be finite, or None")
+    return out
 
+# %% ../nbs/21_rewards.ipynb #169931f6
 def call_reward(
     reward: Callable,  # f(completions, **columns) -> list[float | None]
     completions: list[str],  # B texts
@@ -52,18 +67,7 @@ def call_reward(
         i = _failing_row(reward, completions, columns)
         at = where(i) if i is not None else "the whole batch, though on no single row"
         raise RewardError(f"reward function {name!r} raised {type(error).__name__}: {error}; at {at}") from error
-    values = list(values)
-    if len(values) != len(completions):
-        raise RewardError(f"reward function {name!r} returned {len(values)} rewards for {len(completions)} completions")
-    out = []
-    for i, value in enumerate(values):
-        try:
-            out.append(math.nan if value is None else float(value))
-        except (TypeError, ValueError):
-            raise RewardError(f"reward function {name!r} returned {value!r} at {where(i)}: expected a number or None") from None
-        if math.isinf(out[-1]):
-            raise RewardError(f"reward function {name!r} returned {value!r} at {where(i)}: a reward must be finite, or None")
-    return out
+    return _checked(list(values), len(completions), name, where)
 
 # %% ../nbs/21_rewards.ipynb #f9f9c169
 MAX_CHARS = 20_000  # of a response's end that are read: the answer stands at the end

@@ -80,7 +80,7 @@ def orphans() -> list[str]:
     "Generated modules whose notebook no longer exists."
     found = []
     for path in (ROOT / settings()["lib_path"]).rglob("*.py"):
-        source = re.search(r"File to edit: (\S+)", path.read_text(encoding="utf-8"))
+        source = re.search(r"File to edit: (\S+?)\.?\s*$", path.read_text(encoding="utf-8"), flags=re.M)
         if source and not source.group(1).endswith("None") and not (path.parent / source.group(1)).resolve().exists():
             found.append(f"{path.relative_to(ROOT)}: its notebook {source.group(1)} does not exist")
     return found

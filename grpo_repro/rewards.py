@@ -95,7 +95,7 @@ def _grade(gold: str, text: str) -> bool | None:
     except (Exception, RecursionError):
         return False
 
-
+# %% ../nbs/21_rewards.ipynb #b31cd6f6
 def _serve(memory: int) -> None:
     "A worker: JSON requests in, JSON verdicts out, until the pipe closes. Whatever a library prints goes to stderr."
     import logging

@@ -71,7 +71,8 @@ def check_notebook(path: Path) -> list[str]:
             continue
         faults += [f"cell {i}: {f}" for f in check_code(source)]
         faults += [f"cell {i}: error output" for o in cell.get("outputs", []) if o.get("output_type") == "error"]
-    if path.parent == ROOT / "nbs" and nb["metadata"].get("inputs_sha256") != code_digest(nb):
+    digest = nb["metadata"].get("inputs_sha256")
+    if (digest or path.parent == ROOT / "nbs") and digest != code_digest(nb):
         faults.append("outputs are older than the code: run tools/run_notebooks.py --stale")
     return faults
 

@@ -173,6 +173,28 @@ def test_ep_grpo_at_its_first_step_has_no_progress_and_later_has(tmp_path):
     assert signals[0] == 0.0 and signals[1] > 0.0
 
 
+def test_missing_sampler_scores_change_nothing_but_the_log(tmp_path):
+    "Sampler log-probs missing or NaN used as if real."
+    results = []
+    for missing in (False, True):
+        trainer = make(tmp_path)
+        batch, _ = trainer.collect(trainer._generator(1))
+        if missing:
+            batch.rollouts.sampler_logp.fill_(math.nan)
+        trainer.update(batch, adv.grpo(batch.rewards, batch.groups), None, None)
+        results.append(weights(trainer))
+    assert same(*results)
+
+
+def test_silent_responses_are_not_run_again_and_the_update_is_the_same(tmp_path):
+    "Leaving out responses without an advantage is exact: a vanishing KL weight brings them back, and changes nothing."
+    left_out, all_in = make(tmp_path), make(tmp_path, beta=1e-12)
+    assert left_out.step()["groups/zero_variance"] > 0
+    all_in.step()
+    for k, v in weights(left_out).items():
+        assert_close(v, weights(all_in)[k], atol=2e-5, rtol=1e-4)
+
+
 def test_strictly_on_policy_has_ratio_one_and_several_updates_do_not(tmp_path):
     one = make(tmp_path).step()
     several = make(tmp_path, epochs_per_step=3, updates_per_epoch=2, lr=3e-3).step()

@@ -26,7 +26,7 @@ METHODS = {
     "rloo": Style("RLOO", _brown, (0, (1, 1))),
     "static": Style("static baseline", _grey, (0, (3, 1, 1, 1))),
     "corpo": Style("CoRPO", _blue, (0, (7, 2))),
-    "ep_grpo": Style("EP-GRPO", _green, "-"),
+    "ep_grpo": Style("EP-GRPO", _green, (0, (8, 1, 1, 1))),
     "ta_grpo": Style("TA-GRPO", _purple, (0, (4, 1))),
 }
 

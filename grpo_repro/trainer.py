@@ -128,6 +128,7 @@ class Trainer:
         self.eos_ids = end_ids(self.model, self.tokenizer)
         self.done, self.position, self.skipped, self.evaluations, self.whole = 0, 0, 0, [], True
         self.out = Path(config.out)
+        self.on_policy = config.epochs_per_step * config.updates_per_epoch == 1
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -199,9 +200,8 @@ class Trainer:
 
     def score_before(self, batch: Batch) -> tuple[Scores | None, Tensor | None]:
         "Log-probabilities and entropies before the update, and the reference's, where anything needs them."
-        needs, config = adv.needs(self.estimator), self.config
-        several = config.epochs_per_step * config.updates_per_epoch > 1
-        before = self._score_all(self.model, batch) if several or needs & {"logp", "entropy"} else None
+        needs = adv.needs(self.estimator)
+        before = self._score_all(self.model, batch) if not self.on_policy or needs & {"logp", "entropy"} else None
         reference = self._score_all(self.reference, batch).logp if self.reference is not None else None
         return before, reference
 
@@ -267,7 +267,7 @@ class Trainer:
             micro = rollouts.select(part)
             cut = _cutter(micro.mask.shape[1])
             found = score(self.model, micro.prompt_ids, micro.completion_ids, micro.mask, temperature=config.temperature)
-            old = found.logp.detach() if before is None else cut(before.logp[part])
+            old = found.logp.detach() if self.on_policy else cut(before.logp[part])  # one update: the ratio is 1, without rounding
             a = advantages[part] if advantages.dim() == 1 else cut(advantages[part])
             loss = policy_loss(
                 found.logp, old, a, cut(weights[some]), clip_low=config.clip_low, clip_high=config.clip_high,

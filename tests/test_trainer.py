@@ -173,6 +173,11 @@ def test_ep_grpo_at_its_first_step_has_no_progress_and_later_has(tmp_path):
     assert signals[0] == 0.0 and signals[1] > 0.0
 
 
+def test_one_update_is_strictly_on_policy_also_for_ep_grpo_in_bfloat16(tmp_path):
+    trainer = make(tmp_path, advantage="ep_grpo", dtype="bfloat16", micro_batch=3, clip_low=1e-6, clip_high=1e-6)
+    assert [trainer.step()["policy/clipped"] for _ in range(2)] == [0.0, 0.0]
+
+
 def test_missing_sampler_scores_change_nothing_but_the_log(tmp_path):
     "Sampler log-probs missing or NaN used as if real."
     results = []

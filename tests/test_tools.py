@@ -1,6 +1,7 @@
 "The tools that keep notebooks honest must find the faults that they are for."
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,57 @@ def test_all_chapters_pass():
 
 def test_readme_is_the_index():
     assert (ROOT / "README.md").read_text() == readme()
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    "A copy of the checkout as a repository of its own, and a function that commits and runs CI's check in it."
+    subprocess.run(["git", "-C", str(ROOT), "checkout-index", "-a", f"--prefix={tmp_path}/"], check=True)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+
+    def check():
+        subprocess.run([*git, "add", "-A"], check=True)
+        subprocess.run([*git, "commit", "-qm", "x"], check=True)
+        env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+        done = subprocess.run(["bash", "tools/check_sync.sh"], cwd=tmp_path, env=env, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    return tmp_path, check
+
+
+def _edit(path):
+    path.write_text(path.read_text() + "\n# by hand\n")
+
+
+def _soil(path):
+    nb = json.loads(path.read_text())
+    nb["cells"][3]["metadata"] = {"scrolled": True}
+    path.write_text(json.dumps(nb, indent=1))
+
+
+def _reword(path):
+    nb = json.loads(path.read_text())
+    nb["cells"][1]["source"] = ["other words"]
+    path.write_text(json.dumps(nb, indent=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "said"),
+    [
+        (None, "", ""),
+        (_edit, "grpo_repro/loss.py", "grpo_repro/loss.py"),
+        (_edit, "README.md", "README.md differs"),
+        (_soil, "nbs/11_corpo.ipynb", "nbs/11_corpo.ipynb"),
+        (_reword, "nbs/index.ipynb", "README.md differs"),
+    ],
+)
+def test_ci_fails_when_something_differs_from_the_notebooks(checkout, change, name, said):
+    folder, check = checkout
+    if change:
+        change(folder / name)
+    code, output = check()
+    assert (code != 0) == bool(change) and said in output, output
 
 
 def test_links_between_chapters_lead_somewhere():

@@ -8,10 +8,8 @@ __all__ = ['GLOSSARY', 'PANELS', 'reward_metrics', 'read_metrics', 'Logbook', 's
 # %% ../nbs/26_logbook.ipynb #6a2ba955
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from .advantages.group import group_stats, grpo

@@ -129,7 +129,7 @@ def test_dynamic_sampling_trains_on_disagreeing_groups_only(tmp_path):
     batch, position = trainer.collect(trainer._generator(1))
     assert not adv.zero_variance(batch.rewards, batch.groups).any()
     assert len(batch.groups.unique()) == 8 and batch.sampled_groups > 8 and position == batch.sampled_groups
-    assert len(batch) if hasattr(batch, "__len__") else len(batch.texts) == len(batch.rewards) == len(batch.rollouts) == 32
+    assert len(batch.texts) == len(batch.rewards) == len(batch.rollouts) == 32
 
 
 def test_dynamic_sampling_without_any_live_group_ends(tmp_path):

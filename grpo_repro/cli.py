@@ -140,7 +140,7 @@ def convert_smollm2(out: Path, gguf: Path | None = None) -> None:
 
 # %% ../nbs/60_cli.ipynb #375ccde5
 def sweep(name: tyro.conf.Positional[str], out: Path = Path("runs"), results: Path = Path("nbs/results"), jobs: int = 1, threads: int = 1) -> None:
-    """Run methods times seeds, resumably, and write two CSV tables.
+    """Run methods times seeds, resumably, learning rates tuned first where the sweep says so, and write CSV tables.
 
     Args:
         name: a sweep that ships with the package, or a YAML file
@@ -149,11 +149,18 @@ def sweep(name: tyro.conf.Positional[str], out: Path = Path("runs"), results: Pa
         jobs: runs at a time
         threads: threads of each run
     """
-    from grpo_repro.sweep import collect, plan, run_all
+    from grpo_repro.sweep import choose_lr, collect, plan, plan_tuning, run_all
 
-    runs = plan(name, out)
+    stem, tuning, lrs = Path(name).stem, plan_tuning(name, out), None
+    plan(name, out)  # a fault in a later run must not show after an hour
+    if tuning:
+        run_all(tuning, jobs=jobs, threads=threads)
+        print(*collect(tuning, f"{stem}_tuning", results, keys=("method", "lr", "seed"), kept=())[1:2], sep="\n")
+        lrs = choose_lr(tuning)
+        print("\n".join(f"learning rate of {m}: {lr:g}" for m, lr in lrs.items()))
+    runs = plan(name, out, lrs)
     run_all(runs, jobs=jobs, threads=threads)
-    print(*collect(runs, Path(name).stem, results), sep="\n")
+    print(*collect(runs, stem, results), sep="\n")
 
 # %% ../nbs/60_cli.ipynb #53680af1
 COMMANDS = {"train": train, "diagnose": diagnose, "sweep": sweep, "warm-start": warm_start, "convert-smollm2": convert_smollm2}

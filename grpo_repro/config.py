@@ -32,7 +32,7 @@ class Config:
 
     advantage: str = "grpo"  # estimator: grpo, dr_grpo, rloo, static, corpo or ep_grpo
     threshold: float | None = None  # R_min_correct, least reward of a right response (static, corpo; the logs use it too)
-    advantage_kwargs: dict[str, float] = field(default_factory=dict)  # further options of the estimator
+    advantage_kwargs: dict[str, float | None] = field(default_factory=dict)  # further options of the estimator
 
     questions_per_step: int = 16  # questions in one optimiser step
     group_size: int = 8  # G, responses to each question
@@ -65,6 +65,7 @@ class Config:
     eval_data: str | None = None  # data set to evaluate on; running_sums gives questions not trained on
     eval_questions: int = 200  # questions of it
     eval_samples: int = 4  # responses to each
+    eval_temperature: float = 1.0  # of sampling while evaluating, whatever the training samples at
     eval_every: int = 0  # steps between evaluations; 0 is only before and after
     eval_by: str | None = None  # column by which accuracy is broken down
     save_every: int = 50  # steps between checkpoints

@@ -14,7 +14,7 @@ from grpo_repro.data import load_policy, load_rows
 from grpo_repro.logbook import GLOSSARY, read_metrics
 from grpo_repro.rewards import RewardError
 from grpo_repro.tasks import running_sums_reward
-from grpo_repro.trainer import Trainer
+from grpo_repro.trainer import Signal, Trainer
 
 SMALL = dict(questions_per_step=4, group_size=4, steps=4, warmup_steps=1, tensorboard=False, save_every=2, lr=1e-3)
 
@@ -167,8 +167,10 @@ def test_ep_grpo_at_its_first_step_has_no_progress_and_later_has(tmp_path):
     signals = []
     for _ in range(2):
         batch, _ = trainer.collect(trainer._generator(trainer.done + 1))
-        before, reference = trainer.score_before(batch)
-        signals.append(float((before.logp - reference).abs().max()))
+        trainer.one_pass = False
+        signal = trainer.signal(batch)
+        signals.append(float((signal.logp - signal.reference).abs().max()))
+        trainer.one_pass = True
         trainer.step()
     assert signals[0] == 0.0 and signals[1] > 0.0
 
@@ -186,7 +188,7 @@ def test_missing_sampler_scores_change_nothing_but_the_log(tmp_path):
         batch, _ = trainer.collect(trainer._generator(1))
         if missing:
             batch.rollouts.sampler_logp.fill_(math.nan)
-        trainer.update(batch, adv.grpo(batch.rewards, batch.groups), None, None)
+        trainer.update(batch, Signal(adv.grpo(batch.rewards, batch.groups)))
         results.append(weights(trainer))
     assert same(*results)
 

@@ -42,8 +42,9 @@ def compute(
     **available,  # whatever the caller has: threshold, mask, entropy, logp, ref_logp, options
 ) -> Tensor:  # (B,) or (B, T)
     "Call an estimator with those of the available arguments that it takes. A missing one is named."
-    wanted = {k: v for k, v in available.items() if k in needs(function) and v is not None}
-    missing = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in wanted]
+    takes = {p.name: p.default is p.empty for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    wanted = {k: v for k, v in available.items() if k in takes and not (takes[k] and v is None)}
+    missing = [k for k, required in takes.items() if required and k not in wanted]
     if missing:
         raise ValueError(f"estimator {function.__name__!r} needs {', '.join(missing)}: give it in the config")
     return function(rewards, groups, **wanted)

@@ -64,7 +64,7 @@ def ep_grpo(
     gate: float = 5.0,  # slope of the entropy gate; 0 switches it off
     buckets: int = 10,  # K
     progress_weight: float = 0.2,  # 0 switches the progress term off
-    reward_threshold: float = 0.5,  # anchors the responses of zero-variance groups
+    reward_threshold: float | None = 0.5,  # anchors the responses of zero-variance groups; None leaves those without an anchor
     gate_progress: bool = True,  # does the gate multiply the progress term too?
     eps: float = 1e-4,  # of GRPO's std and of the z-scores of progress
     return_parts: bool = False,  # an `EPParts` instead of the advantage
@@ -80,7 +80,7 @@ def ep_grpo(
     rows, cols = valid.nonzero(as_tuple=True)
     group, at = s.index[rows], lambda x: x.detach()[rows, cols].double()
     outcome = grpo(s.rewards.where(s.scored, torch.nan), groups, eps=eps)
-    fallback = (s.rewards - as_threshold(rewards, reward_threshold)).sign()
+    fallback = torch.zeros_like(s.rewards) if reward_threshold is None else (s.rewards - as_threshold(rewards, reward_threshold)).sign()
     direction = outcome.sign().where(outcome.abs() > 1e-6, 0.0)  # a reward at the mean has no side; rounding must not choose one
     anchor = torch.where(s.constant[s.index], fallback, direction).where(s.scored, 0.0)
     weight = 2 * torch.sigmoid(gate * _zscore(at(entropy), group, n, 1e-6))

@@ -22,7 +22,7 @@ class Config:
     "Everything that decides a run. The same config and the same machine give the same numbers."
 
     model: str = "running_sums"  # folder, hub name, or running_sums (the policy that ships with the package)
-    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here)
+    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here; running_sums:2-4 for 2 to 4 terms)
     split: str = "train"  # split of a hub data set
     prompt_column: str = "prompt"  # column with the question: text, or chat messages
     answer_column: str = "answer"  # column that the reward receives as `answer`

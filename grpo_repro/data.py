@@ -7,6 +7,7 @@ __all__ = ['DTYPES', 'load_policy', 'load_rows', 'question_order', 'encode_promp
 
 # %% ../nbs/25_data.ipynb #9eb68d5b
 import difflib
+import re
 import warnings
 from pathlib import Path
 
@@ -50,7 +51,7 @@ _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "c
 
 
 def load_rows(
-    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, or "running_sums"
+    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums", or "running_sums:2-4" for sums of 2 to 4 terms
     columns: tuple[str, ...] = ("prompt",),  # columns that must be there
     *,
     split: str = "train",
@@ -60,11 +61,15 @@ def load_rows(
     "A data set of questions. `ValueError` says what is missing and what is there."
     import datasets
 
-    from grpo_repro.tasks import running_sums
+    from grpo_repro.tasks import DIFFICULTIES, running_sums
 
     path = Path(name).expanduser()
-    if name == "running_sums":
-        rows = datasets.Dataset.from_list(running_sums(n, seed=seed))
+    sums = re.fullmatch(r"running_sums(?::([2-9])-([2-9]))?", name)
+    if sums:
+        terms = tuple(range(int(sums[1]), int(sums[2]) + 1)) if sums[1] else DIFFICULTIES
+        if not terms:
+            raise ValueError(f"data {name!r}: the first number of terms must not be greater than the second")
+        rows = datasets.Dataset.from_list(running_sums(n, seed=seed, difficulties=terms))
     elif path.suffix in _FORMATS:
         if not path.is_file():
             raise ValueError(f"data {name!r}: no such file")

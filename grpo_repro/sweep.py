@@ -60,7 +60,7 @@ def plan(
     "(method, seed) -> config of each run of a sweep. Every config is checked before the first run starts."
     path, spec = _spec(name)
     chosen = lambda method: {"lr": lrs[method]} if lrs else {}
-    return {(m, s): _config(path, spec, m, Path(out) / path.stem, seed=s, **chosen(m)) for m in spec["methods"] for s in spec["seeds"]}
+    return {(m, s): _config(path, spec, m, Path(out) / path.stem, seed=s, **chosen(m)) for s in spec["seeds"] for m in spec["methods"]}
 
 # %% ../nbs/29_sweep.ipynb #ec874339
 def plan_tuning(name: str, out: str | Path) -> dict[tuple[str, float, int], Config]:
@@ -72,7 +72,7 @@ def plan_tuning(name: str, out: str | Path) -> dict[tuple[str, float, int], Conf
     if set(tune["seeds"]) & set(spec["seeds"]):
         raise ValueError(f"{path.name}: seeds {sorted(set(tune['seeds']) & set(spec['seeds']))} are both tuned on and reported: choose others for tuning")
     folder, own = Path(out) / path.stem / "tune", tune.get("set", {})
-    return {(m, lr, s): _config(path, spec, m, folder, seed=s, lr=lr, **own) for m in spec["methods"] for s in tune["seeds"] for lr in map(float, tune["lr"])}
+    return {(m, lr, s): _config(path, spec, m, folder, seed=s, lr=lr, **own) for s in tune["seeds"] for lr in map(float, tune["lr"]) for m in spec["methods"]}
 
 
 def choose_lr(tuning: dict[tuple[str, float, int], Config]) -> dict[str, float]:

@@ -12,6 +12,14 @@ import torch
 from torch import Tensor
 
 # %% ../nbs/22_policy.ipynb #da30ada6
+def _check_rows(prompt_ids, completion_ids: Tensor, mask: Tensor) -> None:
+    if len(prompt_ids) != len(completion_ids) or mask.shape != completion_ids.shape:
+        raise ValueError(f"{len(prompt_ids)} prompts, completions {tuple(completion_ids.shape)}, mask {tuple(mask.shape)}: shapes do not agree")
+    empty = [i for i, p in enumerate(prompt_ids) if not len(p)]
+    if empty:
+        raise ValueError(f"prompt {empty[0]} has no token: give it at least one (a BOS token, say)")
+
+
 def pack(
     prompt_ids: list[list[int]],  # B prompts
     completion_ids: Tensor,  # (B, T) right-padded
@@ -19,11 +27,7 @@ def pack(
     pad_id: int = 0,
 ) -> tuple[Tensor, Tensor]:  # input_ids (B, L) right-padded, prompt lengths (B,)
     "Prompt and completion side by side, padding on the right only. An empty prompt is an error: nothing would predict the first token."
-    if len(prompt_ids) != len(completion_ids) or mask.shape != completion_ids.shape:
-        raise ValueError(f"{len(prompt_ids)} prompts, completions {tuple(completion_ids.shape)}, mask {tuple(mask.shape)}: shapes do not agree")
-    empty = [i for i, p in enumerate(prompt_ids) if not len(p)]
-    if empty:
-        raise ValueError(f"prompt {empty[0]} has no token: give it at least one (a BOS token, say)")
+    _check_rows(prompt_ids, completion_ids, mask)
     lengths = mask.sum(1).tolist()
     width = max(len(p) + n for p, n in zip(prompt_ids, lengths))
     ids = torch.full((len(prompt_ids), width), pad_id, dtype=torch.long)
@@ -52,6 +56,18 @@ def _head(model, hidden: Tensor) -> Tensor:
     cap = getattr(config, "final_logit_softcapping", None)
     return cap * torch.tanh(logits / cap) if cap else logits
 
+# %% ../nbs/22_policy.ipynb #15bccaaf
+def _by_length(lengths: Tensor) -> list[Tensor]:
+    "Row numbers, in ascending order, in one part, or in a shorter and a longer one."
+    ordered, order = lengths.sort(stable=True)
+    n = len(lengths)
+    below = torch.arange(1, n, device=lengths.device)
+    area = below * ordered[:-1] + (n - below) * ordered[-1]
+    if n < 2 or area.min() > 0.9 * n * ordered[-1]:
+        return [torch.arange(n, device=lengths.device)]
+    cut = int(area.argmin()) + 1
+    return [order[:cut].sort().values, order[cut:].sort().values]
+
 # %% ../nbs/22_policy.ipynb #943441ca
 class Scores(NamedTuple):
     "Per completion token, 0 outside the mask."
@@ -70,12 +86,15 @@ def score(
     "Log-probability of each completion token and entropy of the distribution that it was drawn from."
     if not temperature > 0:
         raise ValueError(f"temperature must be positive to score, got {temperature}")
-    input_ids, prompt_lengths = pack(prompt_ids, completion_ids, mask)
-    logits = _head(model, _predicting_hidden(model, input_ids, prompt_lengths, mask)) / temperature
-    log_norm = logits.logsumexp(-1)
-    chosen = logits.gather(-1, completion_ids[mask][:, None])[:, 0] - log_norm
-    with torch.no_grad():
-        logp_all = logits.detach() - log_norm.detach()[:, None]
-        spread = -(logp_all.exp() * logp_all).sum(-1)
-    zeros = torch.zeros(mask.shape, device=mask.device)
-    return Scores(zeros.masked_scatter(mask, chosen), zeros.masked_scatter(mask, spread))
+    _check_rows(prompt_ids, completion_ids, mask)
+    logp = entropy = torch.zeros(mask.shape, device=mask.device)
+    for part in _by_length(torch.tensor([len(p) for p in prompt_ids], device=mask.device) + mask.sum(1)):
+        inside = mask & torch.isin(torch.arange(len(mask), device=mask.device), part)[:, None]
+        input_ids, prompt_lengths = pack([prompt_ids[i] for i in part.tolist()], completion_ids[part], mask[part])
+        logits = _head(model, _predicting_hidden(model, input_ids, prompt_lengths, mask[part])) / temperature
+        log_norm = logits.logsumexp(-1)
+        logp = logp.masked_scatter(inside, logits.gather(-1, completion_ids[inside][:, None])[:, 0] - log_norm)
+        with torch.no_grad():
+            logp_all = logits.detach() - log_norm.detach()[:, None]
+            entropy = entropy.masked_scatter(inside, -(logp_all.exp() * logp_all).sum(-1))
+    return Scores(logp, entropy)

@@ -281,10 +281,7 @@ class Trainer:
         config, rollouts = self.config, batch.rollouts
         weights, kl_weights = self._weights(batch, index)
         if not self.one_pass:
-            moved = (weights > 0) & (signal.per_token[index] != 0)  # without these a response has no gradient, and needs no forward pass
-            if config.beta:
-                moved = moved | ((weights if kl_weights is None else kl_weights) > 0)
-            live = moved.any(1)
+            live = self._moved(signal.per_token[index], weights, kl_weights)  # the others need no forward pass
             index, weights, kl_weights = index[live], weights[live], None if kl_weights is None else kl_weights[live]
         self.optimiser.zero_grad()
         alive = False
@@ -296,9 +293,9 @@ class Trainer:
             if self.one_pass:
                 self._signal_of(batch, part, micro, found, signal)
             old = found.logp.detach() if self.on_policy else cut(signal.logp[part])  # one update: the ratio is 1, without rounding
-            w, a = cut(weights[some]), cut(signal.per_token[part])
-            kl_w = None if kl_weights is None else cut(kl_weights[some])
-            if not ((a * w).any() or (config.beta and (w if kl_w is None else kl_w).any())):
+            a, w, kl_w = cut(signal.per_token[part]), cut(weights[some]), None if kl_weights is None else cut(kl_weights[some])
+            w = w * self._moved(a, w, kl_w)[:, None]
+            if not w.any():
                 continue
             loss = policy_loss(
                 found.logp, old, a, w, clip_low=config.clip_low, clip_high=config.clip_high,
@@ -306,13 +303,20 @@ class Trainer:
             )  # fmt: skip
             loss.loss.backward()
             alive = True
-            self._observe(seen, batch, part, micro, found, loss, a)
+            self._observe(seen, batch, part, micro, found, loss, a, w if kl_w is None else w + kl_w)
         if not alive:
             self.skipped += 1
             return
         lr = lr_at(config, self.done + 1)
         seen["grad_norm"] += self.optimiser.step(lr, config.max_grad_norm)
         seen["updates"] += 1
+
+    def _moved(self, advantages: Tensor, weights: Tensor, kl_weights: Tensor | None) -> Tensor:
+        "(n,) bool: responses that have a gradient, from an advantage or from the KL term."
+        moved = (weights > 0) & (advantages != 0)
+        if self.config.beta:
+            moved = moved | ((weights if kl_weights is None else kl_weights) > 0)
+        return moved.any(1)
 
     def _micro_batches(self, batch: Batch, index: Tensor) -> list[Tensor]:
         "Positions in `index`, split into micro-batches of similar length; of whole groups, where a micro-batch makes its own advantages."
@@ -344,13 +348,12 @@ class Trainer:
         signal.logp[part, :width], signal.entropy[part, :width] = found
         signal.advantages[part, :width] = self.advantages(batch.rewards[rows], batch.groups[rows], micro.mask, found, there).to(signal.advantages.dtype)
 
-    def _observe(self, seen, batch, part, micro, found, loss, advantages) -> None:
+    def _observe(self, seen, batch, part, micro, found, loss, advantages, weights) -> None:
         "Add a micro-batch to the sums behind the log."
-        a = advantages
-        seen["tokens"] += float(micro.mask.sum())
+        seen["tokens"] += float((weights > 0).sum())
         seen["clipped"] += float(loss.clipped.sum())
-        seen["loss_up"] += float((loss.surrogate * (a > 0)).sum().abs())
-        seen["loss_down"] += float((loss.surrogate * (a < 0)).sum().abs())
+        seen["loss_up"] += float((loss.surrogate * (advantages > 0)).sum().abs())
+        seen["loss_down"] += float((loss.surrogate * (advantages < 0)).sum().abs())
         if loss.kl is not None:
             silent = adv.zero_variance(batch.rewards, batch.groups)[part.cpu()].to(self.device)
             seen["kl"] += float(loss.kl.sum())

@@ -175,6 +175,62 @@ def test_ep_grpo_at_its_first_step_has_no_progress_and_later_has(tmp_path):
     assert signals[0] == 0.0 and signals[1] > 0.0
 
 
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_the_first_update_in_bfloat16_is_that_of_the_gate_alone(tmp_path, one_pass):
+    "Policy = reference: rounding noise is not z-scored into a signal."
+    results = []
+    for weight in (0.2, 0.0):
+        trainer = make(tmp_path, advantage="ep_grpo", dtype="bfloat16", micro_batch=8, lr=0.01, advantage_kwargs={"progress_weight": weight})
+        trainer.one_pass = one_pass
+        start = weights(trainer)
+        metrics = trainer.step()
+        assert metrics["ep/progress_share"] == 0 and not same(start, weights(trainer))
+        results.append(weights(trainer))
+    assert same(*results)
+
+
+@pytest.mark.parametrize("extra", [{}, {"mask_truncated": True, "max_new_tokens": 14}, {"beta": 0.1}, {"beta": 0.1, "kl_on_zero_variance": False}])
+def test_one_pass_is_two_passes(tmp_path, extra):
+    "Advantages made between forward and backward of a micro-batch of whole groups are those made for the whole batch before."
+    results = []
+    for one_pass in (True, False):
+        trainer = make(tmp_path, advantage="ep_grpo", micro_batch=8, warmup_steps=0, **extra)
+        assert trainer.one_pass
+        trainer.one_pass = one_pass
+        rows = [trainer.step() for _ in range(2)]
+        results.append((weights(trainer), rows[1]))
+    for k in results[0][0]:
+        assert_close(results[0][0][k], results[1][0][k], atol=2e-5, rtol=1e-4)
+    for k, v in results[0][1].items():
+        if v is not None and not k.startswith("time/"):
+            assert_close(v, results[1][1][k], atol=1e-3, rtol=1e-3)
+
+
+def test_an_estimator_whose_groups_do_not_fit_a_micro_batch_takes_two_passes(tmp_path):
+    trainer = make(tmp_path, advantage="ep_grpo", micro_batch=3)
+    assert not trainer.one_pass and trainer.step()["policy/grad_norm"] > 0
+    assert not make(tmp_path, advantage="ep_grpo", epochs_per_step=2).one_pass and not make(tmp_path).one_pass
+
+
+def test_a_step_without_any_advantage_is_skipped_and_counted_also_in_one_pass(tmp_path):
+    trainer = make(tmp_path, reward=lambda completions, **_: [1.0] * len(completions), advantage="ep_grpo")
+    before = weights(trainer)
+    metrics = trainer.step()  # policy = reference and all groups agree
+    assert metrics["train/skipped"] == 1 and same(before, weights(trainer)) and metrics["policy/grad_norm"] is None
+    assert metrics["ep/live_zero_variance"] == 0 and metrics["ep/anchor_right"] == 1
+
+
+def test_ep_grpo_moves_on_zero_variance_groups_once_the_policy_has_left_its_reference(tmp_path):
+    trainer = make(tmp_path, reward=lambda completions, **_: [1.0] * len(completions), advantage="ep_grpo")
+    with torch.no_grad():
+        for i, p in enumerate(trainer.model.parameters()):
+            p.add_(0.02 * p.std().nan_to_num() * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
+    before = weights(trainer)
+    metrics = trainer.step()
+    assert metrics["groups/zero_variance"] == 1 and metrics["ep/live_zero_variance"] > 0.5 and metrics["ep/progress_share"] == 1
+    assert not same(before, weights(trainer))
+
+
 def test_one_update_is_strictly_on_policy_also_for_ep_grpo_in_bfloat16(tmp_path):
     trainer = make(tmp_path, advantage="ep_grpo", dtype="bfloat16", micro_batch=3, clip_low=1e-6, clip_high=1e-6)
     assert [trainer.step()["policy/clipped"] for _ in range(2)] == [0.0, 0.0]

@@ -40,17 +40,19 @@ def _check_tokens(rewards: Tensor, mask: Tensor, **tokens: Tensor) -> None:
         if x.shape != mask.shape:
             raise ValueError(f"{name} must have the shape of mask, {tuple(mask.shape)}, got {tuple(x.shape)}")
         bad = ~torch.isfinite(x) & mask
+        if name == "entropy":
+            bad = bad | ((x < -1e-3) & mask)
         if bad.any():
             row, position = bad.nonzero()[0].tolist()
-            raise ValueError(f"{name}[{row}, {position}] is {float(x[row, position])} at a completion token")
+            raise ValueError(f"{name}[{row}, {position}] is {float(x[row, position])} at a completion token (row {row}, token {position})")
 
 
 def _buckets(entropy: Tensor, valid: Tensor, buckets: int) -> Tensor:
     "(B, T) int64: which tenth (say) of the response's entropy has been spent at each token; float64 throughout."
     h = entropy.double().clamp(min=0).where(valid, 0.0)
-    total, seen = h.sum(1, keepdim=True), valid.cumsum(1)
-    tau = torch.where(total > 0, h.cumsum(1) / total.clamp(min=torch.finfo(torch.float64).tiny), seen / seen[:, -1:].clamp(min=1))
-    return (buckets * tau + 1e-9).floor().long().clamp(max=buckets - 1)
+    h = torch.where(h.sum(1, keepdim=True) > 0, h, valid.double())  # without any entropy a response advances by tokens
+    tau = h.cumsum(1).div_(h.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny))
+    return tau.mul_(buckets).add_(1e-9).floor_().long().clamp_(max=buckets - 1)
 
 # %% ../../nbs/12_ep_grpo.ipynb #54b46b96
 def ep_grpo(
@@ -69,7 +71,12 @@ def ep_grpo(
     eps: float = 1e-4,  # of GRPO's std and of the z-scores of progress
     return_parts: bool = False,  # an `EPParts` instead of the advantage
 ) -> Tensor | EPParts:  # (B, T) advantages
-    "EP-GRPO's token-level advantage (entropy-gated outcome + anchored implicit progress), zero where mask is False."
+    """EP-GRPO's token-level advantage: entropy-gated outcome plus anchored implicit progress (arXiv 2605.04960, method section).
+
+    Zero where mask is False, in unscored responses (NaN reward), and in a response without a token. A group of one has no outcome, and its
+    tokens are compared with each other. Everything is detached; statistics are float64. `ValueError` names the argument, row and token of a
+    value that is not finite or of an entropy that is negative beyond rounding.
+    """
     rewards = torch.as_tensor(rewards).detach()
     s = group_stats(rewards, groups)
     _check_tokens(rewards, mask, entropy=entropy, logp=logp, ref_logp=ref_logp)
@@ -77,17 +84,18 @@ def ep_grpo(
         raise ValueError(f"buckets must be an integer of at least 1, got {buckets}")
     buckets = int(buckets)
     valid, n = mask & s.scored[:, None], s.constant.numel()
-    rows, cols = valid.nonzero(as_tuple=True)
-    group, at = s.index[rows], lambda x: x.detach()[rows, cols].double()
+    bucket = _buckets(entropy.detach(), valid, buckets)
+    flat = valid.flatten().nonzero()[:, 0]  # the M valid tokens
+    rows, at = flat // mask.shape[1], lambda x: x.detach().flatten().index_select(0, flat)
+    group = s.index[rows]
     outcome = grpo(s.rewards.where(s.scored, torch.nan), groups, eps=eps)
     fallback = torch.zeros_like(s.rewards) if reward_threshold is None else (s.rewards - as_threshold(rewards, reward_threshold)).sign()
     direction = outcome.sign().where(outcome.abs() > 1e-6, 0.0)  # a reward at the mean has no side; rounding must not choose one
     anchor = torch.where(s.constant[s.index], fallback, direction).where(s.scored, 0.0)
-    weight = 2 * torch.sigmoid(gate * _zscore(at(entropy), group, n, 1e-6))
-    bucket = _buckets(entropy.detach(), valid, buckets)
-    drift = _zscore(at(logp) - at(ref_logp), group * buckets + bucket[rows, cols], n * buckets, eps)
+    weight = 2 * torch.sigmoid(gate * _zscore(at(entropy).double(), group, n, 1e-6))
+    drift = _zscore(at(logp).double() - at(ref_logp).double(), group * buckets + at(bucket), n * buckets, eps)
     progress = progress_weight * anchor[rows] * drift * (weight if gate_progress else 1.0)
-    spread = lambda x: torch.zeros(mask.shape, dtype=s.dtype, device=mask.device).index_put((rows, cols), x.to(s.dtype))
+    spread = lambda x: torch.zeros(mask.numel(), dtype=s.dtype, device=mask.device).index_copy_(0, flat, x.to(s.dtype)).view(mask.shape)
     advantage = spread(weight * outcome[rows] + progress)
     if not return_parts:
         return advantage

@@ -47,7 +47,7 @@ def main() -> None:
         f = adv.estimator(name)
         seconds = [median(lambda f=f, ids=ids: adv.compute(f, rewards, ids, threshold=0.5)) for ids in (short, wide)]
         print(f"{name:8s} {seconds[0]:.3f} s with ids in a short range, {seconds[1]:.3f} s with arbitrary ids; 1/100 loop / ours {slow / seconds[0]:.1f}")
-    b, t = 512, 1024
+    b, t = 512, 4096
     mask = torch.arange(t) < torch.randint(64, t, (b, 1), generator=g)
     tokens = dict(mask=mask, entropy=torch.rand(b, t, generator=g), logp=-torch.rand(b, t, generator=g), ref_logp=-torch.rand(b, t, generator=g))
     r, ids = torch.randint(0, 2, (b,), generator=g).float(), torch.arange(b) // 8

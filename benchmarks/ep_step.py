@@ -48,8 +48,8 @@ def main() -> None:
                     if i:  # the first round warms up
                         times[m].append(took)
             ratios = sorted(b / a for a, b in zip(times["grpo"], times["ep_grpo"]))
-            print(f"{name}: GRPO {statistics.median(times['grpo']):.3f} s, EP-GRPO {statistics.median(times['ep_grpo']):.3f} s, "
-                  f"ratio median {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), {rounds} rounds, {torch.get_num_threads()} threads")  # fmt: skip
+            print(f"{name}: GRPO {statistics.median(times['grpo']):.3f} s, EP-GRPO {statistics.median(times['ep_grpo']):.3f} s, ratio", end=" ")
+            print(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}), {rounds} rounds, {torch.get_num_threads()} threads")
 
 
 if __name__ == "__main__":

@@ -47,6 +47,17 @@ def load_policy(name: str, dtype: str = "float32", device: str = "cpu"):  # (mod
     return model.to(device).eval(), tokenizer
 
 # %% ../nbs/25_data.ipynb #3f26fb01
+def _terms(name: str) -> tuple[int, ...]:
+    "The numbers of terms in `running_sums` or `running_sums:2-4`."
+    from grpo_repro.tasks import DIFFICULTIES
+
+    found = re.fullmatch(r"running_sums(?::([2-9])-([2-9]))?", name)
+    terms = () if found is None else tuple(range(int(found[1]), int(found[2]) + 1)) if found[1] else DIFFICULTIES
+    if not terms:
+        raise ValueError(f"data {name!r}: write running_sums, or running_sums:2-4 for sums of 2 to 4 terms (from 2 to 9, the smaller number first)")
+    return terms
+
+# %% ../nbs/25_data.ipynb #639e8f6c
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -61,15 +72,11 @@ def load_rows(
     "A data set of questions. `ValueError` says what is missing and what is there."
     import datasets
 
-    from grpo_repro.tasks import DIFFICULTIES, running_sums
+    from grpo_repro.tasks import running_sums
 
     path = Path(name).expanduser()
-    sums = re.fullmatch(r"running_sums(?::([2-9])-([2-9]))?", name)
-    if sums:
-        terms = tuple(range(int(sums[1]), int(sums[2]) + 1)) if sums[1] else DIFFICULTIES
-        if not terms:
-            raise ValueError(f"data {name!r}: the first number of terms must not be greater than the second")
-        rows = datasets.Dataset.from_list(running_sums(n, seed=seed, difficulties=terms))
+    if name.partition(":")[0] == "running_sums":
+        rows = datasets.Dataset.from_list(running_sums(n, seed=seed, difficulties=_terms(name)))
     elif path.suffix in _FORMATS:
         if not path.is_file():
             raise ValueError(f"data {name!r}: no such file")

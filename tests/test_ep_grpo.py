@@ -212,7 +212,8 @@ import torch
 from grpo_repro.advantages import ep_grpo
 g = torch.Generator().manual_seed(0)
 b, t = 512, 4096
-tokens = dict(mask=torch.ones(b, t, dtype=torch.bool), entropy=torch.rand(b, t, generator=g), logp=-torch.rand(b, t, generator=g), ref_logp=-torch.rand(b, t, generator=g))
+made = [torch.rand(b, t, generator=g) for _ in range(3)]
+tokens = dict(mask=torch.ones(b, t, dtype=torch.bool), entropy=made[0], logp=-made[1], ref_logp=-made[2])
 call = lambda: ep_grpo(torch.randint(0, 2, (b,), generator=g).float(), torch.arange(b) // 8, **tokens)
 read = lambda key: next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(key))
 call()

@@ -47,12 +47,25 @@ def _check_tokens(rewards: Tensor, mask: Tensor, **tokens: Tensor) -> None:
             raise ValueError(f"{name}[{row}, {position}] is {float(x[row, position])} at a completion token (row {row}, token {position})")
 
 
+def _whole(buckets: float) -> int:
+    if buckets < 1 or buckets != int(buckets):
+        raise ValueError(f"buckets must be an integer of at least 1, got {buckets}")
+    return int(buckets)
+
+
 def _buckets(entropy: Tensor, valid: Tensor, buckets: int) -> Tensor:
     "(B, T) int64: which tenth (say) of the response's entropy has been spent at each token; float64 throughout."
     h = entropy.double().clamp(min=0).where(valid, 0.0)
     h = torch.where(h.sum(1, keepdim=True) > 0, h, valid.double())  # without any entropy a response advances by tokens
     tau = h.cumsum(1).div_(h.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny))
     return tau.mul_(buckets).add_(1e-9).floor_().long().clamp_(max=buckets - 1)
+
+# %% ../../nbs/12_ep_grpo.ipynb #6d8f6d87
+def _anchor(s, outcome: Tensor, threshold: float | Tensor | None) -> Tensor:
+    "(B,) -1, 0 or 1: the side of the advantage, or of the reward where the group's rewards agree."
+    fallback = torch.zeros_like(s.rewards) if threshold is None else (s.rewards - threshold).sign()
+    direction = outcome.sign().where(outcome.abs() > 1e-6, 0.0)  # a reward at the mean has no side; rounding must not choose one
+    return torch.where(s.constant[s.index], fallback, direction).where(s.scored, 0.0)
 
 # %% ../../nbs/12_ep_grpo.ipynb #54b46b96
 def ep_grpo(
@@ -73,25 +86,20 @@ def ep_grpo(
 ) -> Tensor | EPParts:  # (B, T) advantages
     """EP-GRPO's token-level advantage: entropy-gated outcome plus anchored implicit progress (arXiv 2605.04960, method section).
 
-    Zero where mask is False, in unscored responses (NaN reward), and in a response without a token. A group of one has no outcome, and its
-    tokens are compared with each other. Everything is detached; statistics are float64. `ValueError` names the argument, row and token of a
-    value that is not finite or of an entropy that is negative beyond rounding.
+    Zero where mask is False and in unscored responses (NaN reward). A group of one has no outcome; its tokens are compared with each other.
+    All is detached, statistics are float64. `ValueError` names argument, row and token of a value that is not finite, or of a negative entropy.
     """
     rewards = torch.as_tensor(rewards).detach()
     s = group_stats(rewards, groups)
     _check_tokens(rewards, mask, entropy=entropy, logp=logp, ref_logp=ref_logp)
-    if buckets < 1 or buckets != int(buckets):
-        raise ValueError(f"buckets must be an integer of at least 1, got {buckets}")
-    buckets = int(buckets)
+    buckets = _whole(buckets)
     valid, n = mask & s.scored[:, None], s.constant.numel()
     bucket = _buckets(entropy.detach(), valid, buckets)
     flat = valid.flatten().nonzero()[:, 0]  # the M valid tokens
     rows, at = flat // mask.shape[1], lambda x: x.detach().flatten().index_select(0, flat)
     group = s.index[rows]
     outcome = grpo(s.rewards.where(s.scored, torch.nan), groups, eps=eps)
-    fallback = torch.zeros_like(s.rewards) if reward_threshold is None else (s.rewards - as_threshold(rewards, reward_threshold)).sign()
-    direction = outcome.sign().where(outcome.abs() > 1e-6, 0.0)  # a reward at the mean has no side; rounding must not choose one
-    anchor = torch.where(s.constant[s.index], fallback, direction).where(s.scored, 0.0)
+    anchor = _anchor(s, outcome, None if reward_threshold is None else as_threshold(rewards, reward_threshold))
     weight = 2 * torch.sigmoid(gate * _zscore(at(entropy).double(), group, n, 1e-6))
     drift = _zscore(at(logp).double() - at(ref_logp).double(), group * buckets + at(bucket), n * buckets, eps)
     progress = progress_weight * anchor[rows] * drift * (weight if gate_progress else 1.0)

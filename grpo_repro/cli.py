@@ -15,6 +15,7 @@ import tyro
 # %% ../nbs/60_cli.ipynb #21fab28a
 def train(argv: list[str]) -> None:
     "Train a policy. The first word is a recipe or a YAML file (default: embedded); every setting is a flag."
+    from grpo_repro import advantages as adv
     from grpo_repro.config import Config, load_config, recipes
     from grpo_repro.trainer import Trainer
 
@@ -22,6 +23,9 @@ def train(argv: list[str]) -> None:
     about = f"Train a policy. Recipes: {', '.join(recipes())}; or give a YAML file."
     default = load_config(recipe or "embedded")
     config = tyro.cli(Config, default=default, args=argv[1:] if recipe else argv, prog="grpo-repro train [RECIPE]", description=about)
+    if config.advantage != default.advantage:  # the recipe's options were meant for its own estimator
+        takes = adv.needs(adv.estimator(config.advantage))
+        config.advantage_kwargs = {k: v for k, v in config.advantage_kwargs.items() if k in takes or v != default.advantage_kwargs[k]}
     trainer = Trainer(config)
     rows = trainer.train()
     print(summary(trainer.evaluations, rows))
@@ -155,7 +159,7 @@ def sweep(name: tyro.conf.Positional[str], out: Path = Path("runs"), results: Pa
     plan(name, out)  # a fault in a later run must not show after an hour
     if tuning:
         run_all(tuning, jobs=jobs, threads=threads)
-        print(*collect(tuning, f"{stem}_tuning", results, keys=("method", "lr", "seed"), kept=())[1:2], sep="\n")
+        print(*collect(tuning, f"{stem}_tuning", results, keys=("method", "lr", "seed"), tables=("evaluations",)))
         lrs = choose_lr(tuning)
         print("\n".join(f"learning rate of {m}: {lr:g}" for m, lr in lrs.items()))
     runs = plan(name, out, lrs)

@@ -63,6 +63,7 @@ class Config:
     seed: int = 0  # of data order and sampling
 
     eval_data: str | None = None  # data set to evaluate on; running_sums gives questions not trained on
+    eval_split: str | None = None  # split of a hub data set to evaluate on; else that of training
     eval_questions: int = 200  # questions of it
     eval_samples: int = 4  # responses to each
     eval_temperature: float = 1.0  # of sampling while evaluating, whatever the training samples at

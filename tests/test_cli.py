@@ -104,3 +104,34 @@ def test_json_output_is_strict(tmp_path, capsys):
     assert main(["diagnose", str(log), "--group", "q", "--reward", "r", "--json"]) == 0
     d = json.loads(capsys.readouterr().out, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
     assert d["groups"] == 1
+
+
+PAPER_RECIPES = ["ep_grpo_qwen2.5_3b", "ep_grpo_qwen2.5_7b"]
+
+
+@pytest.mark.parametrize("name", PAPER_RECIPES)
+def test_each_number_of_a_paper_s_recipe_says_whose_it_is(name):
+    lines = recipes()[name].read_text().splitlines()
+    for line in lines:
+        if not line.startswith("#") and any(c.isdigit() for c in line.split(":", 1)[1].split("#")[0].replace("MATH-benchmark", "")) and not line.startswith("out:"):
+            assert "# source" in line or "# choice" in line, line
+    assert any("source" in line for line in lines) and any("choice" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", PAPER_RECIPES)
+def test_a_paper_s_recipe_runs_with_stand_ins_for_model_and_data(name, tmp_path, shared):
+    "What a GPU node would do, made small: the embedded policy, local questions, two steps."
+    data = str(shared / "train" / "math_train_4500.jsonl")
+    stand_in = ["--model", "running_sums", "--data", data, "--eval-data", data, "--system-prompt", "None", "--device", "cpu", "--no-tensorboard"]
+    small = ["--steps", "2", "--questions-per-step", "2", "--group-size", "2", "--max-new-tokens", "8", "--eval-questions", "2"]
+    assert main(["train", name, *stand_in, *small, "--out", str(tmp_path)]) == 0
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert len(rows) == 2 and rows[0]["ep/progress_share"] in (0.0, None)
+
+
+def test_another_estimator_leaves_the_recipe_s_options_behind_but_not_the_user_s(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"advantage": "ep_grpo", "advantage_kwargs": {"gate": 2.0}, "steps": 1, "out": str(tmp_path / "run")}))
+    assert main(["train", str(tmp_path / "recipe.yaml"), *TINY, "--advantage", "grpo"]) == 0
+    assert load_config(str(tmp_path / "run" / "config.yaml")).advantage_kwargs == {}
+    assert main(["train", str(tmp_path / "recipe.yaml"), *TINY, "--advantage", "grpo", "--advantage-kwargs.gate", "3"]) == 2
+    assert "no option gate" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def sweep(name: tyro.conf.Positional[str], out: Path = Path("runs"), results: Pa
         jobs: runs at a time
         threads: threads of each run
     """
-    from grpo_repro.sweep import choose_lr, collect, plan, plan_tuning, run_all
+    from grpo_repro.sweep import choose_lr, collect, plan, plan_tuning, run_all, window_of
 
     stem, tuning, lrs = Path(name).stem, plan_tuning(name, out), None
     plan(name, out)  # a fault in a later run must not show after an hour
@@ -164,7 +164,7 @@ def sweep(name: tyro.conf.Positional[str], out: Path = Path("runs"), results: Pa
         print("\n".join(f"learning rate of {m}: {lr:g}" for m, lr in lrs.items()))
     runs = plan(name, out, lrs)
     run_all(runs, jobs=jobs, threads=threads)
-    print(*collect(runs, stem, results), sep="\n")
+    print(*collect(runs, stem, results, window=window_of(name)), sep="\n")
 
 # %% ../nbs/60_cli.ipynb #97c6676b
 def polarity(name: tyro.conf.Positional[str], out: Path = Path("runs"), results: Path = Path("nbs/results")) -> None:

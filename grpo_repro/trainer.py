@@ -406,7 +406,8 @@ class Trainer:
         config = self.config
         if config.eval_data is None:
             return None
-        data = load_rows(config.eval_data, (config.prompt_column,), split=config.eval_split or config.split, seed=config.seed + 987_654, n=config.eval_questions)
+        split, seed = config.eval_split or config.split, config.seed + 987_654
+        data = load_rows(config.eval_data, (config.prompt_column,), split=split, seed=seed, n=config.eval_questions)
         chosen = list(range(min(config.eval_questions, len(data))))
         batch = self.sample_batch(chosen, self._generator(-1), config.eval_samples, data, temperature=config.eval_temperature)
         threshold = understood_threshold(batch.rewards, config.threshold)

@@ -15,12 +15,12 @@ from .group import as_threshold, group_stats, grpo
 
 # %% ../../nbs/12_ep_grpo.ipynb #78d3b7e4
 def _zscore(x: Tensor, key: Tensor, n: int, eps: float) -> Tensor:
-    "(M,): x standardised among the entries with the same key 0..n-1, population std, denominator std + eps; 0 where a key is alone."
-    zeros = x.new_zeros(n)
-    count = zeros.index_add(0, key, torch.ones_like(x)).clamp(min=1)
-    centred = x - (zeros.index_add(0, key, x) / count)[key]
-    std = (zeros.index_add(0, key, centred * centred) / count).sqrt()
-    return torch.where(count[key] > 1, centred / (std + eps)[key], 0.0)
+    "(M,): x, overwritten, standardised among the entries with the same key 0..n-1: population std, denominator std + eps; 0 where a key is alone."
+    zeros, count = x.new_zeros(n), torch.bincount(key, minlength=n)
+    mean = zeros.index_add(0, key, x) / count.clamp(min=1)
+    x.sub_(mean.index_select(0, key))
+    std = (zeros.index_add(0, key, x * x) / count.clamp(min=1)).sqrt()
+    return x.div_((std + eps).where(count > 1, torch.inf).index_select(0, key))
 
 # %% ../../nbs/12_ep_grpo.ipynb #8c929411
 class EPParts(NamedTuple):
@@ -54,11 +54,11 @@ def _whole(buckets: float) -> int:
 
 
 def _buckets(entropy: Tensor, valid: Tensor, buckets: int) -> Tensor:
-    "(B, T) int64: which tenth (say) of the response's entropy has been spent at each token; float64 throughout."
+    "(B, T) int32: which tenth (say) of the response's entropy has been spent at each token; float64 throughout."
     h = entropy.double().clamp(min=0).where(valid, 0.0)
     h = torch.where(h.sum(1, keepdim=True) > 0, h, valid.double())  # without any entropy a response advances by tokens
     tau = h.cumsum(1).div_(h.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny))
-    return tau.mul_(buckets).add_(1e-9).floor_().long().clamp_(max=buckets - 1)
+    return tau.mul_(buckets).add_(1e-9).floor_().int().clamp_(max=buckets - 1)
 
 # %% ../../nbs/12_ep_grpo.ipynb #6d8f6d87
 def _anchor(s, outcome: Tensor, threshold: float | Tensor | None) -> Tensor:
@@ -92,19 +92,19 @@ def ep_grpo(
     rewards = torch.as_tensor(rewards).detach()
     s = group_stats(rewards, groups)
     _check_tokens(rewards, mask, entropy=entropy, logp=logp, ref_logp=ref_logp)
-    buckets = _whole(buckets)
-    valid, n = mask & s.scored[:, None], s.constant.numel()
+    valid, n, buckets = mask & s.scored[:, None], s.constant.numel(), _whole(buckets)
     bucket = _buckets(entropy.detach(), valid, buckets)
     flat = valid.flatten().nonzero()[:, 0]  # the M valid tokens
     rows, at = flat // mask.shape[1], lambda x: x.detach().flatten().index_select(0, flat)
     group = s.index[rows]
     outcome = grpo(s.rewards.where(s.scored, torch.nan), groups, eps=eps)
     anchor = _anchor(s, outcome, None if reward_threshold is None else as_threshold(rewards, reward_threshold))
-    weight = 2 * torch.sigmoid(gate * _zscore(at(entropy).double(), group, n, 1e-6))
-    drift = _zscore(at(logp).double() - at(ref_logp).double(), group * buckets + at(bucket), n * buckets, eps)
-    progress = progress_weight * anchor[rows] * drift * (weight if gate_progress else 1.0)
+    weight = _zscore(at(entropy).double(), group, n, 1e-6).mul_(gate).sigmoid_().mul_(2)
+    drift = _zscore(at(logp).double().sub_(at(ref_logp)), group.mul_(buckets).add_(at(bucket)), n * buckets, eps)
+    del group  # with millions of tokens each such tensor counts
+    progress = drift.mul_(weight if gate_progress else 1.0).mul_((progress_weight * anchor)[rows])
     spread = lambda x: torch.zeros(mask.numel(), dtype=s.dtype, device=mask.device).index_copy_(0, flat, x.to(s.dtype)).view(mask.shape)
-    advantage = spread(weight * outcome[rows] + progress)
     if not return_parts:
-        return advantage
-    return EPParts(advantage, spread(weight * outcome[rows]), spread(progress), spread(weight), bucket.where(valid, -1), anchor.to(s.dtype))
+        return spread(weight.mul_(outcome[rows]).add_(progress))
+    push = weight * outcome[rows]
+    return EPParts(spread(push + progress), spread(push), spread(progress), spread(weight), bucket.where(valid, -1).long(), anchor.to(s.dtype))

@@ -63,6 +63,7 @@ def _advantages(rewards: Tensor, groups: Tensor, tokens: dict, generator: torch.
         "GRPO": adv.grpo(rewards, groups),
         "EP-GRPO": adv.ep_grpo(rewards, groups, **tokens),
         "EP-GRPO, no progress": adv.ep_grpo(rewards, groups, **tokens, progress_weight=0.0),
+        "EP-GRPO, silent groups off": adv.ep_grpo(rewards, groups, **tokens, reward_threshold=None),
         "progress alone": adv.ep_grpo(rewards, groups, **tokens, return_parts=True).progress,
         "progress alone, shuffled": adv.ep_grpo(rewards, groups, **shuffled, return_parts=True).progress,
     }

@@ -221,4 +221,8 @@ d = { 'settings': { 'branch': 'main',
                                     'grpo_repro.trainer._cutter': ('trainer.html#_cutter', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer._short': ('trainer.html#_short', 'grpo_repro/trainer.py'),
                                     'grpo_repro.trainer.join': ('trainer.html#join', 'grpo_repro/trainer.py'),
-                                    'grpo_repro.trainer.lr_at': ('trainer.html#lr_at', 'grpo_repro/trainer.py')}}}
+                                    'grpo_repro.trainer.lr_at': ('trainer.html#lr_at', 'grpo_repro/trainer.py')},
+            'grpo_repro.verifier': { 'grpo_repro.verifier.parse_ratings': ('verifier.html#parse_ratings', 'grpo_repro/verifier.py'),
+                                     'grpo_repro.verifier.ratings_correct': ('verifier.html#ratings_correct', 'grpo_repro/verifier.py'),
+                                     'grpo_repro.verifier.ratings_reward': ('verifier.html#ratings_reward', 'grpo_repro/verifier.py'),
+                                     'grpo_repro.verifier.verifier_prompt': ('verifier.html#verifier_prompt', 'grpo_repro/verifier.py')}}}

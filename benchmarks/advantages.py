@@ -48,7 +48,7 @@ def main() -> None:
         seconds = [median(lambda f=f, ids=ids: adv.compute(f, rewards, ids, threshold=0.5)) for ids in (short, wide)]
         print(f"{name:8s} {seconds[0]:.3f} s with ids in a short range, {seconds[1]:.3f} s with arbitrary ids; 1/100 loop / ours {slow / seconds[0]:.1f}")
     b, t = 512, 4096
-    mask = torch.arange(t) < torch.randint(64, t, (b, 1), generator=g)
+    mask = torch.ones(b, t, dtype=torch.bool)
     tokens = dict(mask=mask, entropy=torch.rand(b, t, generator=g), logp=-torch.rand(b, t, generator=g), ref_logp=-torch.rand(b, t, generator=g))
     r, ids = torch.randint(0, 2, (b,), generator=g).float(), torch.arange(b) // 8
     print(f"ep_grpo  {median(lambda: adv.ep_grpo(r, ids, **tokens)):.3f} s for {b} x {t} tokens ({int(mask.sum()):,} of them completion)")

@@ -25,7 +25,7 @@ def train(argv: list[str]) -> None:
     config = tyro.cli(Config, default=default, args=argv[1:] if recipe else argv, prog="grpo-repro train [RECIPE]", description=about)
     if config.advantage != default.advantage:  # the recipe's options were meant for its own estimator
         takes = adv.needs(adv.estimator(config.advantage))
-        config.advantage_kwargs = {k: v for k, v in config.advantage_kwargs.items() if k in takes or v != default.advantage_kwargs[k]}
+        config.advantage_kwargs = {k: v for k, v in config.advantage_kwargs.items() if k in takes or (k, v) not in default.advantage_kwargs.items()}
     trainer = Trainer(config)
     rows = trainer.train()
     print(summary(trainer.evaluations, rows))

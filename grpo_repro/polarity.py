@@ -90,8 +90,7 @@ def measure(
     found = rollout(policy, ids, group_size, max_new_tokens=40, eos_ids=[tokenizer.eos_token_id], generator=generator)
     texts = ["".join(t if len(t) == 1 else "~" for t in tokenizer.convert_ids_to_tokens(c[m].tolist())) for c, m in zip(found.completion_ids, found.mask)]
     asked = [rows[g] for g in found.question.tolist()]
-    plain = ["".join(t for t in text if t != "~") for text in texts]
-    rewards = torch.tensor(running_sums_reward(plain, [r["answer"] for r in asked]))
+    rewards = torch.tensor(running_sums_reward([t.replace("~", "") for t in texts], [r["answer"] for r in asked]))
     with torch.no_grad():
         here, there = (score(m, found.prompt_ids, found.completion_ids, found.mask) for m in (policy, reference))
     tokens = dict(mask=found.mask, entropy=here.entropy, logp=here.logp, ref_logp=there.logp)

@@ -136,6 +136,8 @@ def test_another_estimator_leaves_the_recipe_s_options_behind_but_not_the_user_s
     assert load_config(str(tmp_path / "run" / "config.yaml")).advantage_kwargs == {}
     assert main(["train", str(tmp_path / "recipe.yaml"), *TINY, "--advantage", "grpo", "--advantage-kwargs.gate", "3"]) == 2
     assert "no option gate" in capsys.readouterr().err
+    assert main(["train", *TINY, "--out", str(tmp_path), "--advantage", "dr_grpo", "--advantage-kwargs", "gate", "3"]) == 2
+    assert "no option gate" in capsys.readouterr().err
 
 
 def test_polarity_wants_the_runs_of_its_sweep(tmp_path, capsys):

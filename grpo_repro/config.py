@@ -21,13 +21,13 @@ from .loss import AGGREGATIONS
 class Config:
     "Everything that decides a run. The same config and the same machine give the same numbers."
 
-    model: str = "running_sums"  # folder, hub name, or running_sums (the policy that ships with the package)
-    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here; running_sums:2-4 for 2 to 4 terms)
+    model: str = "running_sums"  # folder, hub name, or running_sums or verifier_sums (policies that ship with the package)
+    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here; running_sums:2-4 for 2 to 4 terms), verifier_sums, ...
     split: str = "train"  # split of a hub data set
     prompt_column: str = "prompt"  # column with the question: text, or chat messages
     answer_column: str = "answer"  # column that the reward receives as `answer`
     system_prompt: str | None = None  # put before each question
-    reward: str = "running_sums"  # math, running_sums, file.py:function or module:function
+    reward: str = "running_sums"  # math, running_sums, ratings, file.py:function or module:function
     out: str = "runs/first"  # folder of metrics, checkpoints, figure and final model
 
     advantage: str = "grpo"  # estimator: grpo, dr_grpo, rloo, static, corpo or ep_grpo

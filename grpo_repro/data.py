@@ -23,14 +23,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_policy(name: str, dtype: str = "float32", device: str = "cpu"):  # (model, tokenizer)
-    "A transformers causal language model and its tokenizer, by folder, hub name, or `running_sums`."
+    "A transformers causal language model and its tokenizer, by folder, hub name, or name of a policy that ships with the package."
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from grpo_repro.tasks import embedded_policy_path
+    from grpo_repro.tasks import EMBEDDED, embedded_policy_path
 
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
-    path = embedded_policy_path() if name == "running_sums" else name
+    path = embedded_policy_path(name) if name in EMBEDDED else name
     looks_local = name.startswith((".", "/", "~")) or Path(name).exists() or name.count("/") > 1
     if looks_local and not Path(path).expanduser().is_dir():
         raise ValueError(f"model {name!r}: no such folder")
@@ -38,7 +38,7 @@ def load_policy(name: str, dtype: str = "float32", device: str = "cpu"):  # (mod
         tokenizer = AutoTokenizer.from_pretrained(path)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype], use_safetensors=True)
     except (OSError, ValueError) as error:
-        hint = "a folder with a saved model, a name on the hub, or running_sums"
+        hint = f"a folder with a saved model, a name on the hub, or {' or '.join(EMBEDDED)}"
         raise ValueError(f"model {name!r} could not be loaded ({str(error).splitlines()[0]}); give {hint}") from None
     if dtype == "bfloat16" and device == "cpu" and "avx512_bf16" not in _cpu_flags():
         warnings.warn("this CPU has no bfloat16 arithmetic: float32 will be several times faster here", stacklevel=2)
@@ -62,7 +62,7 @@ _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "c
 
 
 def load_rows(
-    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums", or "running_sums:2-4" for sums of 2 to 4 terms
+    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums", "running_sums:2-4" for sums of 2 to 4 terms, or a set of the verifier's task
     columns: tuple[str, ...] = ("prompt",),  # columns that must be there
     *,
     split: str = "train",
@@ -73,10 +73,13 @@ def load_rows(
     import datasets
 
     from grpo_repro.tasks import running_sums
+    from grpo_repro.verifier_sums import RATED, rated_pairs
 
     path = Path(name).expanduser()
     if name.partition(":")[0] == "running_sums":
         rows = datasets.Dataset.from_list(running_sums(n, seed=seed, difficulties=_terms(name)))
+    elif name in RATED:
+        rows = datasets.Dataset.from_list(rated_pairs(n, RATED[name], seed=seed))
     elif path.suffix in _FORMATS:
         if not path.is_file():
             raise ValueError(f"data {name!r}: no such file")

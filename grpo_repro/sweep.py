@@ -127,7 +127,7 @@ def run_all(runs: dict[tuple, Config], *, jobs: int = 1, threads: int = 1, progr
 # %% ../nbs/29_sweep.ipynb #7264cccb
 KEPT = (
     "reward/mean", "groups/zero_variance", "groups/all_right", "groups/all_wrong", "groups/sampled", "advantage/failed_but_reinforced",
-    "policy/entropy", "policy/grad_norm", "length/mean", "length/sampled", "time/step", "ep/progress_share", "ep/live_zero_variance",
+    "advantage/failed_but_reinforced_grpo", "advantage/r_count", "advantage/r_loss", "policy/entropy", "policy/grad_norm", "length/mean", "length/sampled", "time/step", "ep/progress_share", "ep/live_zero_variance",
     "ep/anchor_up", "ep/anchor_down", "ep/anchor_right", "ep/anchor_wrong", "ep/gate_decile_1", "ep/gate_decile_10",
 )  # fmt: skip
 
@@ -172,7 +172,8 @@ def collect(
         for e in _evaluations(config):
             common = {**run, "step": e["step"]}
             evaluations += [{**common, "kind": k, "accuracy": _round(v)} for k, v in {"all": e["accuracy"], **e["by"]}.items()]
-            passed += [{**common, "k": int(k), "pass_at_k": _round(v)} for k, v in e.get("pass_at_k", {}).items()]
+            kinds = {"all": e.get("pass_at_k", {}), **e.get("pass_at_k_by", {})}
+            passed += [{**common, "kind": kind, "k": int(k), "pass_at_k": _round(v)} for kind, by_k in kinds.items() for k, v in by_k.items()]
     found = dict(zip(TABLES, (steps, evaluations, passed)))
     paths = [results / f"{name}_{table}.csv" for table in tables]
     for path, rows in zip(paths, (found[table] for table in tables)):

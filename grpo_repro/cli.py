@@ -9,6 +9,7 @@ __all__ = ['COMMANDS', 'train', 'summary', 'diagnose', 'warm_start', 'convert_sm
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -98,17 +99,19 @@ def _dumps(value: dict) -> str:
     return json.dumps(clean(value), indent=1, allow_nan=False)
 
 # %% ../nbs/60_cli.ipynb #6f49f096
-def warm_start(out: Path, seed: int = 0) -> None:
-    """Remake the embedded policy by supervised learning, a little over a minute on two cores.
+def warm_start(out: Path, policy: Literal["running_sums", "verifier_sums"] = "running_sums", seed: int = 0) -> None:
+    """Remake an embedded policy by supervised learning, one minute (running_sums) or five (verifier_sums) on two cores.
 
     Args:
         out: folder for model and tokenizer
+        policy: which one
         seed: of initialisation and data
     """
     from grpo_repro.tasks import save_policy
-    from grpo_repro.tasks import warm_start as learn
+    from grpo_repro.tasks import warm_start as sums
+    from grpo_repro.verifier_sums import warm_start_verifier
 
-    save_policy(*learn(seed=seed), out)
+    save_policy(*{"running_sums": sums, "verifier_sums": warm_start_verifier}[policy](seed=seed), out)
 
 # %% ../nbs/60_cli.ipynb #450a54cc
 def convert_smollm2(out: Path, gguf: Path | None = None) -> None:
@@ -232,7 +235,10 @@ def code_pairs(
     print("\n".join(f"{out / name}.jsonl: {v['pairs']} pairs (there were {v['there_were']})" for name, v in manifest["pairs"].items()))
 
 # %% ../nbs/60_cli.ipynb #d358cb92
-COMMANDS = {"train": train, "diagnose": diagnose, "sweep": sweep, "polarity": polarity, "code-pairs": code_pairs, "warm-start": warm_start, "convert-smollm2": convert_smollm2}
+COMMANDS = {
+    "train": train, "diagnose": diagnose, "sweep": sweep, "polarity": polarity, "code-pairs": code_pairs,
+    "warm-start": warm_start, "convert-smollm2": convert_smollm2,
+}  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

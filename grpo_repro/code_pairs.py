@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from .sandbox import Limits, Sandbox, SandboxMissing, Verdict
+from .sandbox import DEFAULT, Limits, Sandbox, Verdict
 from .verifier import verifier_prompt
 
 # %% ../nbs/25_code_pairs.ipynb #f8ee8345
@@ -289,20 +289,25 @@ async def _sample_there(todo: dict, model: str, base_url: str | None, concurrenc
 
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ValueError("set OPENAI_API_KEY, or give --base-url for an endpoint of your own")
-    client = openai.AsyncOpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=8)
+    client = openai.AsyncOpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=3)
     gate = asyncio.Semaphore(concurrency)
 
     async def one(key, prompt):
         async with gate:
             try:
-                reply = await client.chat.completions.create(model=model, messages=[{"role": "user", "content": prompt}], max_tokens=max_tokens, temperature=1.0)
+                messages = [{"role": "user", "content": prompt}]
+                reply = await client.chat.completions.create(model=model, messages=messages, max_tokens=max_tokens, temperature=1.0)
             except openai.OpenAIError as error:
                 raise ValueError(f"{base_url or 'the endpoint'} refused or failed ({type(error).__name__}); what was sampled is kept, call again") from None
             tell(key, (reply.choices[0].message.content if reply.choices else None) or "")
 
-    async with client, asyncio.TaskGroup() as tasks:
-        for key, (_, prompt) in todo.items():
-            tasks.create_task(one(key, prompt))
+    async with client:
+        tasks = [asyncio.create_task(one(key, prompt)) for key, (_, prompt) in todo.items()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 def _sample_here(todo: dict, model: str, max_tokens: int, seed: int, tell: Callable) -> None:
@@ -323,7 +328,7 @@ def judge_all(
     candidates: list[Candidate],
     record: Record,  # of runs
     *,
-    limits: Limits = Limits(),
+    limits: Limits = DEFAULT,
     jobs: int | None = None,  # runs at a time; the number of cores if None
     progress: bool = True,
 ) -> dict[Candidate, Verdict]:
@@ -343,7 +348,8 @@ def judge_all(
         finally:
             free.put(sandbox)
 
-    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(set(keys.values())), initial=len(set(keys.values())) - len(todo), desc="runs", disable=not progress) as bar:
+    total = len(set(keys.values()))
+    with ThreadPoolExecutor(jobs) as pool, tqdm(total=total, initial=total - len(todo), desc="runs", disable=not progress) as bar:
         futures = {pool.submit(run, c): (key, c) for key, c in todo.items()}
         try:
             for done in as_completed(futures):
@@ -433,7 +439,7 @@ def build_pairs(
     per_problem: int = 2,
     validation: float = 0.2,
     seed: int = 0,
-    limits: Limits = Limits(),
+    limits: Limits = DEFAULT,
     jobs: int | None = None,
     progress: bool = True,
 ) -> dict:  # the manifest

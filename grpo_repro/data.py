@@ -62,7 +62,7 @@ _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "c
 
 
 def load_rows(
-    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums", "running_sums:2-4" for sums of 2 to 4 terms, or a set of the verifier's task
+    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums" (":2-4" for 2 to 4 terms), or a set of the verifier's task
     columns: tuple[str, ...] = ("prompt",),  # columns that must be there
     *,
     split: str = "train",

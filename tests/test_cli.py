@@ -13,6 +13,7 @@ import yaml
 from grpo_repro.cli import main
 from grpo_repro.config import load_config, recipes
 from grpo_repro.logbook import read_metrics
+from grpo_repro.verifier_sums import RATED, rated_pairs
 
 RUN = [sys.executable, "-c", "import sys; from grpo_repro.cli import main; sys.exit(main(sys.argv[1:]))"]
 TINY = ["--questions-per-step", "4", "--group-size", "4", "--eval-questions", "10", "--no-tensorboard"]
@@ -49,7 +50,7 @@ def test_a_killed_run_resumes_to_the_same_end(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["train", "nothing"], "recipes are embedded"),
+        (["train", "nothing"], "recipes are corpo_qwen3_8b, embedded"),
         (["train", "--advantage", "ppo"], "known are grpo"),
         (["train", "--model", "/no/such/model"], "no such folder"),
         (["train", "--data", "no.jsonl"], "no such file"),
@@ -106,10 +107,10 @@ def test_json_output_is_strict(tmp_path, capsys):
     assert d["groups"] == 1
 
 
-PAPER_RECIPES = ["ep_grpo_qwen2.5_3b", "ep_grpo_qwen2.5_7b"]
+EP_RECIPES = ["ep_grpo_qwen2.5_3b", "ep_grpo_qwen2.5_7b"]
 
 
-@pytest.mark.parametrize("name", PAPER_RECIPES)
+@pytest.mark.parametrize("name", [*EP_RECIPES, "corpo_qwen3_8b"])
 def test_each_number_of_a_paper_s_recipe_says_whose_it_is(name):
     lines = recipes()[name].read_text().splitlines()
     for line in lines:
@@ -119,7 +120,7 @@ def test_each_number_of_a_paper_s_recipe_says_whose_it_is(name):
     assert any("source" in line for line in lines) and any("choice" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", PAPER_RECIPES)
+@pytest.mark.parametrize("name", EP_RECIPES)
 def test_a_paper_s_recipe_runs_with_stand_ins_for_model_and_data(name, tmp_path, shared):
     "What a GPU node would do, made small: the embedded policy, local questions, two steps."
     data = str(shared / "train" / "math_train_4500.jsonl")
@@ -128,6 +129,18 @@ def test_a_paper_s_recipe_runs_with_stand_ins_for_model_and_data(name, tmp_path,
     assert main(["train", name, *stand_in, *small, "--out", str(tmp_path)]) == 0
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert len(rows) == 2 and rows[0]["ep/progress_share"] in (0.0, None)
+
+
+def test_the_verifier_s_recipe_runs_with_stand_ins(tmp_path):
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rated_pairs(6, RATED["verifier_sums"], seed=0)))
+    stand_in = ["--model", "verifier_sums", "--data", str(data), "--eval-data", str(data), "--device", "cpu", "--dtype", "float32", "--no-tensorboard"]
+    small = ["--steps", "2", "--questions-per-step", "2", "--max-new-tokens", "60", "--eval-questions", "4", "--eval-samples", "4"]
+    for advantage in ("corpo", "grpo", "static"):
+        assert main(["train", "corpo_qwen3_8b", *stand_in, *small, "--advantage", advantage, "--out", str(tmp_path / advantage)]) == 0
+        rows = read_metrics(tmp_path / advantage / "metrics.jsonl")
+        assert len(rows) == 2 and rows[0]["advantage/r_loss"] is not None
+        assert advantage == "grpo" or rows[0]["advantage/failed_but_reinforced"] == 0
 
 
 def test_another_estimator_leaves_the_recipe_s_options_behind_but_not_the_user_s(tmp_path, capsys):

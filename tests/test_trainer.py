@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from datasets import Dataset
 from torch.testing import assert_close
 
 from grpo_repro import advantages as adv
@@ -15,6 +16,7 @@ from grpo_repro.logbook import GLOSSARY, read_metrics
 from grpo_repro.rewards import RewardError
 from grpo_repro.tasks import running_sums_reward
 from grpo_repro.trainer import Signal, Trainer
+from grpo_repro.verifier_sums import RATED
 
 SMALL = dict(questions_per_step=4, group_size=4, steps=4, warmup_steps=1, tensorboard=False, save_every=2, lr=1e-3)
 
@@ -362,3 +364,26 @@ def test_chat_template_and_system_prompt_reach_the_model(tmp_path):
     trainer = Trainer(Config(**SMALL, out=str(tmp_path), system_prompt="be brief"), model=model, tokenizer=tokenizer)
     batch, _ = trainer.collect(trainer._generator(1))
     assert tokenizer.decode(batch.rollouts.prompt_ids[0]).startswith("system:be brief;user:")
+
+
+def test_evaluation_judges_by_the_reward_s_own_rule_where_it_has_one(tmp_path):
+    "Ratings (5, 5) have reward 0, the threshold, and are not correct; (9, 6) for two right ones are."
+    rows = Dataset.from_list([{"prompt": "1+1=", "right_a": True, "right_b": False}, {"prompt": "2+2=", "right_a": True, "right_b": True}])
+    trainer = Trainer(Config(**{**SMALL, "out": str(tmp_path), "threshold": 0.0, "advantage": "corpo"}), reward="ratings", rows=rows)
+    batch = trainer.sample_batch([0, 1], trainer._generator(1), 2)
+    batch.texts = ["Ratings: A=5, B=5", "Ratings: A=6, B=5", "Ratings: A=9, B=6", "Ratings: A=9, B=5"]
+    batch.rewards = torch.tensor([0.0, 0.1, 0.5, 0.4])
+    assert trainer.right(batch, rows).tolist() == [False, True, True, False]
+    trainer.reward = running_sums_reward
+    assert trainer.right(batch, rows).tolist() == [True] * 4
+
+
+def test_evaluation_breaks_pass_at_k_down_by_kind(tmp_path):
+    trainer = make(
+        tmp_path, eval_data="verifier_validation", eval_by="set", eval_questions=10, eval_samples=3, reward="ratings", threshold=0.0, model="verifier_sums"
+    )
+    found = trainer.evaluate()
+    assert set(found["pass_at_k_by"]) == set(found["by"]) == {k.name for k in RATED["verifier_validation"]}
+    for kind, by_k in found["pass_at_k_by"].items():
+        assert by_k[1] == pytest.approx(found["by"][kind]) and by_k[1] <= by_k[2] <= by_k[3]
+    assert found["pass_at_k"][3] == pytest.approx(sum(v[3] for v in found["pass_at_k_by"].values()) / 5)

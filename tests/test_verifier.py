@@ -1,5 +1,9 @@
 "Ratings out of any text, and the order that CoRPO needs."
 
+# ruff: noqa: E501
+
+import math
+import re
 import time
 
 import pytest
@@ -9,7 +13,8 @@ from hypothesis import strategies as st
 
 from grpo_repro.advantages import corpo
 from grpo_repro.rewards import load_reward
-from grpo_repro.verifier import parse_ratings, ratings_correct, ratings_reward, verifier_prompt
+from grpo_repro.verifier import parse_ratings, ratings_correct, ratings_judge, ratings_reward, verifier_prompt
+from grpo_repro.verifier_sums import RATED, rated_pairs
 
 rating = st.integers(0, 100).map(lambda x: x / 10)
 
@@ -59,3 +64,35 @@ def test_corpo_never_reinforces_a_failed_verdict(pairs, right_a, right_b):
 
 def test_the_reward_is_found_by_name():
     assert load_reward("grpo_repro.verifier:ratings_reward") is ratings_reward
+
+
+@given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(RATED)))
+def test_the_embedded_task_says_the_truth(seed, name):
+    "An independent look at the worked solutions: labels, slips, terms."
+    for row in rated_pairs(5, RATED[name], seed=seed):
+        problem, *candidates = row["prompt"].splitlines()
+        operation = "*" if "*" in problem else "+"
+        terms = list(map(int, problem.split(operation)))
+        assert len(terms) == row["terms"]
+        answer = (math.prod(terms) if operation == "*" else sum(terms)) % 10
+        for line, letter, right in zip(candidates, "AB", (row["right_a"], row["right_b"]), strict=True):
+            assert line.startswith(letter + " ")
+            steps = [re.fullmatch(r"(\d)[+*](\d)=(\d)", s).groups() for s in line[2:].split(" ")]
+            used = [int(steps[0][0])] + [int(s[1]) for s in steps]
+            assert sorted(used) == sorted(terms) and (int(steps[-1][2]) == answer) == right
+            slips = sum(int(c) != (int(a) * int(b) if operation == "*" else int(a) + int(b)) % 10 for a, b, c in steps)
+            assert slips == (0 if right else 1)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Ratings: A=11, B=3", None), ("Ratings: A=-1, B=3", None), ("Ratings: A=7/10, B=3", None), ("Ratings: A=ten, B=3", None), ("Ratings: A=NaN, B=3", None),
+        ("Ratings: A=inf, B=3", None), ("Ratings: A=1e1, B=3", None), ("Ratings: A=9, B=1\nRatings: A=2, B=3", (2, 3)), ("Ratings: A=9, B=1\nRatings: A=2", None), ("", None),
+        ("A=9, B=1", None), ("Ratings: B=1, A=9", None), ("Ratings: A=10, B=0", (10, 0)), ("Ratings: A=7.5, B=0.25", (7.5, 0.25)),
+    ],
+)  # fmt: skip
+def test_bad_ratings(text, expected):
+    assert parse_ratings(text) == expected
+    assert (ratings_reward([text], right_a=[True], right_b=[False]) == [-1.0]) == (expected is None)
+    assert ratings_judge([text], right_a=[True], right_b=[False]) == [expected is not None and expected[0] > expected[1]]

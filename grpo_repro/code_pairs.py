@@ -55,7 +55,7 @@ def whole(setup: str, code: str, entry_point: str) -> str:
     brings = not entry_point or re.search(rf"^(async )?def {re.escape(entry_point)}\b", code, re.MULTILINE)
     return f"{setup}\n{code}" if brings and setup else setup + code
 
-
+# %% ../nbs/25_code_pairs.ipynb #86daeaad
 def _problem(row: dict, where: str) -> Problem:
     name = str(row.get("task_id", row.get("id", where)))
     if "entry_point" in row:
@@ -76,7 +76,7 @@ def _problem(row: dict, where: str) -> Problem:
         raise ValueError(f"{where} ({name}): each of `tests` is an object with `input` and `output`") from None
     return Problem(name, text, cases=cases, reference=row.get("solution") or "")
 
-
+# %% ../nbs/25_code_pairs.ipynb #2a5c83a1
 def _lines(path: str | Path) -> list[tuple[str, dict]]:
     "(where, row) of each line of a JSONL file."
     out = []
@@ -135,7 +135,7 @@ def _edits(node: ast.AST) -> list[Callable[[ast.AST], None]]:
         return [lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))]
     return []
 
-
+# %% ../nbs/25_code_pairs.ipynb #8ad403ed
 def _body(tree: ast.Module, entry_point: str) -> ast.AST:
     "The function under test, or the whole program."
     return next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == entry_point), tree)
@@ -162,7 +162,7 @@ def rename_locals(source: str, entry_point: str = "") -> str:
             n.id = new.get(n.id, n.id)
     return _tidy(tree)
 
-
+# %% ../nbs/25_code_pairs.ipynb #0690c5bf
 def mutants(source: str, entry_point: str = "", *, n: int, seed: int) -> list[str]:
     "At most `n` different programs that differ from this one in one place."
     tree, rng = ast.parse(source), random.Random(seed)
@@ -242,7 +242,7 @@ class Record:
     def close(self) -> None:
         self.file.close()
 
-
+# %% ../nbs/25_code_pairs.ipynb #a8822807
 SAMPLE_PROMPT = "{text}\n\nWrite the complete {what} in Python. Put the code in one ```python block."
 
 
@@ -283,7 +283,7 @@ def sample_candidates(
     texts = {k: record.done[k]["response"] for k in wanted}
     return [Candidate(p.id, whole(p.setup, code_of(texts[k]), p.entry_point), "sampled") for k, (p, _) in wanted.items()]
 
-
+# %% ../nbs/25_code_pairs.ipynb #291b0c4d
 async def _sample_there(todo: dict, model: str, base_url: str | None, concurrency: int, max_tokens: int, tell: Callable) -> None:
     import openai
 
@@ -391,7 +391,7 @@ def _rows(pairs: list[tuple[Problem, Candidate, Candidate]], kind: str, rng: ran
         out.append({**common, "right_a": right_a, "right_b": right_b, "origin_a": a.origin, "origin_b": b.origin})
     return out
 
-
+# %% ../nbs/25_code_pairs.ipynb #5d5fb324
 def write_pairs(
     problems: list[Problem],
     verdicts: dict[Candidate, Verdict],
@@ -426,6 +426,16 @@ def _write_whole(path: Path, text: str) -> None:
     part.replace(path)
 
 # %% ../nbs/25_code_pairs.ipynb #dfa6df94
+def _counted(path: Path, problems: list[Problem], verdicts: dict[Candidate, Verdict]) -> dict:
+    "The manifest's part about problems and runs."
+    counts = Counter((c.origin, v.why) for c, v in verdicts.items())
+    return {
+        "problems": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "count": len(problems)},
+        "candidates": {o: {w: n for (o2, w), n in sorted(counts.items()) if o2 == o} for o in sorted({o for o, _ in counts})},
+        "references_that_fail": sorted(c.problem for c, v in verdicts.items() if c.origin == "reference" and not v.passed),
+    }
+
+# %% ../nbs/25_code_pairs.ipynb #544e4aa2
 def build_pairs(
     path: str | Path,  # problems, JSONL
     out: str | Path,  # folder
@@ -460,13 +470,7 @@ def build_pairs(
     verdicts = judge_all(problems, all_candidates, runs, limits=limits, jobs=jobs, progress=progress)
     runs.close()
     pairs = write_pairs(problems, verdicts, out, per_problem=per_problem, validation=validation, seed=seed)
-    counts = Counter((c.origin, v.why) for c, v in verdicts.items())
-    manifest = {
-        "problems": {"file": Path(path).name, "sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest(), "count": len(problems)},
-        "candidates": {o: {w: n for (o2, w), n in sorted(counts.items()) if o2 == o} for o in sorted({o for o, _ in counts})},
-        "references_that_fail": sorted(c.problem for c, v in verdicts.items() if c.origin == "reference" and not v.passed),
-        "pairs": pairs, "model": model, "samples": samples if model else 0, "n_mutants": n_mutants, "per_problem": per_problem,
-        "validation": validation, "seed": seed, "limits": asdict(limits),
-    }  # fmt: skip
+    settings = {"model": model, "samples": samples if model else 0, "n_mutants": n_mutants, "per_problem": per_problem, "validation": validation, "seed": seed}
+    manifest = {**_counted(Path(path), problems, verdicts), "pairs": pairs, **settings, "limits": asdict(limits)}
     _write_whole(out / "manifest.json", json.dumps(manifest, indent=1) + "\n")
     return manifest

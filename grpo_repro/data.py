@@ -71,7 +71,6 @@ def load_rows(
 ):  # datasets.Dataset
     "A data set of questions. `ValueError` says what is missing and what is there."
     import datasets
-
     from grpo_repro.tasks import running_sums
     from grpo_repro.verifier_sums import RATED, rated_pairs
 

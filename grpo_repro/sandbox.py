@@ -96,7 +96,7 @@ def _start(program: str, arguments: list[str], limits: Limits, number: int, *, s
     command = _command(program, arguments, limits, number)
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, pass_fds=pass_fds, start_new_session=True)
 
-
+# %% ../nbs/21_sandbox.ipynb #8f793c95
 def _read(streams: list, limits: Limits, deadline: float) -> tuple[list[bytes], str]:
     "What each stream said until the first one ended, and '', 'time' or 'output'."
     found = [b""] * len(streams)
@@ -161,7 +161,7 @@ class Sandbox:
         "Does the function `entry_point` of `source` satisfy `check(candidate)` of `test`? `setup` is run before the test."
         return _run_function(self.limits, self.number, source, entry_point, test, setup)
 
-
+# %% ../nbs/21_sandbox.ipynb #149b106c
 def check_sandbox() -> None:
     "`SandboxMissing` says what to install where the sandbox does not work."
     if _CHECKED:
@@ -224,6 +224,7 @@ def unpack(x):
     return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "bytes": bytes}[kind](unpack(v) for v in items)
 '''
 
+# %% ../nbs/21_sandbox.ipynb #6eb5b757
 _CANDIDATE = _WIRE + r'''
 import os, sys
 calls, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(int(sys.argv[1]), "wb")
@@ -307,7 +308,7 @@ verdict.write(json.dumps([why, detail[:180]]))
 verdict.close()
 '''
 
-
+# %% ../nbs/21_sandbox.ipynb #3dad8cf3
 def _run_function(limits: Limits, number: int, source: str, entry_point: str, test: str, setup: str) -> Verdict:
     "The two sandboxes of `Sandbox.run_function`, and the pipes between them."
     calls_out, calls_in = os.pipe()

@@ -127,9 +127,9 @@ def run_all(runs: dict[tuple, Config], *, jobs: int = 1, threads: int = 1, progr
 # %% ../nbs/29_sweep.ipynb #7264cccb
 KEPT = (
     "reward/mean", "groups/zero_variance", "groups/all_right", "groups/all_wrong", "groups/sampled", "advantage/failed_but_reinforced",
-    "advantage/failed_but_reinforced_grpo",
-    "advantage/r_count", "advantage/r_loss", "policy/entropy", "policy/grad_norm", "length/mean", "length/sampled", "time/step", "ep/progress_share", "ep/live_zero_variance",
-    "ep/anchor_up", "ep/anchor_down", "ep/anchor_right", "ep/anchor_wrong", "ep/gate_decile_1", "ep/gate_decile_10",
+    "advantage/failed_but_reinforced_grpo", "advantage/r_count", "advantage/r_loss", "policy/entropy", "policy/grad_norm", "length/mean",
+    "length/sampled", "time/step", "ep/progress_share", "ep/live_zero_variance", "ep/anchor_up", "ep/anchor_down", "ep/anchor_right",
+    "ep/anchor_wrong", "ep/gate_decile_1", "ep/gate_decile_10",
 )  # fmt: skip
 
 

@@ -27,6 +27,10 @@ class Config:
     prompt_column: str = "prompt"  # column with the question: text, or chat messages
     answer_column: str = "answer"  # column that the reward receives as `answer`
     system_prompt: str | None = None  # put before each question
+    rephrasings: str | None = None  # column with lists of other wordings of each question; they are sampled from as well (TA-GRPO)
+    max_rephrasings: int = 3  # N, at most so many of them
+    pooled: bool = True  # responses to all wordings are one group; else each wording has its own
+    ratios_under: str = "original"  # wording under which responses are scored and trained: original, or own (the one sampled from)
     reward: str = "running_sums"  # math, running_sums, ratings, file.py:function or module:function
     out: str = "runs/first"  # folder of metrics, checkpoints, figure and final model
 
@@ -78,11 +82,11 @@ class Config:
 def check_config(config: Config) -> Config:
     "The config itself, or a `ValueError` that says which setting is wrong and what it may be."
     function = adv.estimator(config.advantage)
-    choices = {"aggregation": AGGREGATIONS, "denominator": ("all", "live"), "schedule": ("constant", "linear", "cosine")}
+    choices = {"aggregation": AGGREGATIONS, "denominator": ("all", "live"), "schedule": ("constant", "linear", "cosine"), "ratios_under": ("original", "own")}
     for name, known in choices.items():
         if getattr(config, name) not in known:
             raise ValueError(f"{name} = {getattr(config, name)!r}: known are {', '.join(known)}")
-    for name in ("questions_per_step", "group_size", "max_new_tokens", "steps", "micro_batch", "epochs_per_step", "updates_per_epoch", "max_sampling_rounds"):
+    for name in ("questions_per_step", "group_size", "max_new_tokens", "steps", "micro_batch", "epochs_per_step", "updates_per_epoch", "max_sampling_rounds", "max_rephrasings"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
     if config.group_size == 1 and config.advantage != "static":

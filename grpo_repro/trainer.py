@@ -25,7 +25,7 @@ from .config import Config, check_config
 from .data import encode_prompts, load_policy, load_rows, question_order
 from .diagnostics import understood_threshold
 from .evaluate import pass_at_k
-from .logbook import Logbook, plot_curves, read_metrics, reward_metrics, token_metrics
+from .logbook import Logbook, plot_curves, read_metrics, reward_metrics, token_metrics, wording_metrics
 from .loss import policy_loss, token_weights
 from .optimiser import MasterAdamW, lr_at
 from .policy import Scores, score
@@ -80,7 +80,8 @@ class Trainer:
         self.config = check_config(config)
         self.device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
         self.reward = reward if callable(reward) else load_reward(reward or config.reward)
-        self.rows = load_rows(config.data, (config.prompt_column,), split=config.split, seed=config.seed) if rows is None else rows
+        columns = (config.prompt_column, *([config.rephrasings] if config.rephrasings else []))
+        self.rows = load_rows(config.data, columns, split=config.split, seed=config.seed) if rows is None else rows
         if len(self.rows) == 0:
             raise ValueError("the data is empty: it needs at least one row")
         if model is None:
@@ -95,7 +96,8 @@ class Trainer:
         self.out = Path(config.out)
         self.on_policy = config.epochs_per_step * config.updates_per_epoch == 1
         shapes_tokens = bool(adv.needs(self.estimator) & {"logp", "entropy"})
-        self.one_pass = self.on_policy and shapes_tokens and config.group_size <= config.micro_batch
+        largest = config.group_size * (1 + config.max_rephrasings if config.rephrasings and config.pooled else 1)
+        self.one_pass = self.on_policy and shapes_tokens and largest <= config.micro_batch
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -113,6 +115,7 @@ class Trainer:
         return {
             **reward_metrics(batch.rewards, batch.groups, signal.advantages.cpu(), threshold=self.config.threshold),
             **token_metrics(self.parts(batch, signal), batch.rewards, batch.groups, signal.entropy, batch.rollouts.mask),
+            **wording_metrics(batch.rewards, batch.rollouts.question.cpu(), batch.rollouts.source.cpu()),
             **metrics,
             "groups/sampled": batch.sampled_groups,
             "length/mean": float(lengths.mean()),
@@ -150,29 +153,45 @@ class Trainer:
         "G responses to each of these rows of the data, decoded and rewarded."
         config, data = self.config, self.rows if dataset is None else dataset
         some = data.select(rows)
-        prompts = encode_prompts(self.tokenizer, list(some[config.prompt_column]), rows=rows, system_prompt=config.system_prompt)
-        g = group_size or config.group_size
+        prompts, question_of, source_of = self._wordings(some, rows, rephrased=dataset is None and config.rephrasings is not None)
         found = rollout(
-            self.model, prompts, g, max_new_tokens=config.max_new_tokens, eos_ids=self.eos_ids,
+            self.model, prompts, group_size or config.group_size, max_new_tokens=config.max_new_tokens, eos_ids=self.eos_ids,
             temperature=config.temperature if temperature is None else temperature, generator=generator, batch_size=config.sample_batch,
         )  # fmt: skip
-        flat = found.completion_ids.tolist()
-        lengths = found.mask.sum(1).tolist()
+        wording = found.question
+        found.question, found.source = question_of.to(wording.device)[wording], source_of.to(wording.device)[wording]
+        if config.ratios_under == "original":  # from here on, whatever is scored is scored under the original question
+            originals = {q: prompts[i] for i, (q, s) in enumerate(zip(question_of.tolist(), source_of.tolist())) if s == 0}
+            found.prompt_ids = [originals[q] for q in found.question.tolist()]
+        flat, lengths, questions = found.completion_ids.tolist(), found.mask.sum(1).tolist(), found.question.tolist()
         texts = self.tokenizer.batch_decode([ids[:n] for ids, n in zip(flat, lengths)], skip_special_tokens=True)
-        repeated = [r for r in rows for _ in range(g)]
-        rewards = torch.tensor(call_reward(self.reward, texts, self._columns(some, g), rows=repeated), dtype=torch.float32)
-        return Batch(found, texts, rewards, found.question.cpu(), repeated, len(rows), int(found.mask.sum()))
+        repeated = [rows[q] for q in questions]
+        rewards = torch.tensor(call_reward(self.reward, texts, self._columns(some, questions), rows=repeated), dtype=torch.float32)
+        groups = found.question if config.pooled else wording
+        return Batch(found, texts, rewards, groups.cpu(), repeated, len(groups.unique()), int(found.mask.sum()))
 
-    def _columns(self, rows, g: int) -> dict[str, list]:
-        "The columns of these rows, each value for the G responses to its question."
-        columns = {k: [v for v in rows[k] for _ in range(g)] for k in rows.column_names}
+    def _wordings(self, some, rows: list[int], *, rephrased: bool) -> tuple[list[list[int]], Tensor, Tensor]:
+        "What to sample from: token ids of each wording, position of its question, and its number (0 is the original)."
+        config, wordings = self.config, [[p] for p in some[self.config.prompt_column]]
+        if rephrased:
+            for mine, more, row in zip(wordings, some[config.rephrasings], rows):
+                if not isinstance(more, list):
+                    raise ValueError(f"row {row} of the data: {config.rephrasings!r} must be a list of wordings (it may be empty), found {more!r}")
+                mine += more[: config.max_rephrasings]
+        flat = [(i, s, p) for i, mine in enumerate(wordings) for s, p in enumerate(mine)]
+        prompts = encode_prompts(self.tokenizer, [p for _, _, p in flat], rows=[rows[i] for i, _, _ in flat], system_prompt=config.system_prompt)
+        return prompts, torch.tensor([i for i, _, _ in flat]), torch.tensor([s for _, s, _ in flat])
+
+    def _columns(self, rows, index: list[int]) -> dict[str, list]:
+        "The columns of these rows, one value for each response; `index` tells whose."
+        columns = {k: [v[i] for i in index] for k, v in ((k, list(rows[k])) for k in rows.column_names)}
         return columns | ({"answer": columns[self.config.answer_column]} if self.config.answer_column in columns else {})
 
     def right(self, batch: Batch, data) -> Tensor:
         "(B,) bool: which responses are right, by the reward function's own `judge` where it has one, else by reward >= threshold."
         judge = getattr(self.reward, "judge", None)
         if judge is not None:
-            return torch.tensor(judge(batch.texts, **self._columns(data.select(batch.rows), 1)), dtype=torch.bool)
+            return torch.tensor(judge(batch.texts, **self._columns(data.select(batch.rows), list(range(len(batch.rows))))), dtype=torch.bool)
         threshold = understood_threshold(batch.rewards, self.config.threshold)
         return batch.rewards >= (1.0 if threshold is None else threshold)
 
@@ -217,8 +236,9 @@ class Trainer:
             "policy/clipped": per("clipped", "tokens"),
             "policy/kl": per("kl", "tokens") if self.reference is not None else None,
             "policy/kl_zero_variance": per("kl_silent", "kl") if self.reference is not None else None,
-            "policy/sampler_gap": per("gap", "first_tokens"),
+            "policy/sampler_gap": per("gap", "gap_tokens"),
             "policy/grad_norm": per("grad_norm", "updates"),
+            "ta/drift": per("drift", "drift_tokens"),
         }
 
     def _weights(self, batch: Batch, index: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -318,9 +338,11 @@ class Trainer:
             seen["kl"] += float(loss.kl.sum())
             seen["kl_silent"] += float((loss.kl * silent[:, None]).sum())
         if not seen["updates"]:  # before the first update sampler and scorer have the same weights
-            gap = (found.logp.detach() - micro.sampler_logp).abs().nan_to_num()
-            seen["gap"] += float(gap.sum())
-            seen["first_tokens"] += float(micro.mask.sum())
+            moved = (micro.source > 0)[:, None] & (self.config.ratios_under == "original")  # sampled from another prompt than it is scored under
+            gap = (micro.sampler_logp - found.logp.detach()).nan_to_num()
+            for name, which, value in (("gap", ~moved, gap.abs()), ("drift", moved, gap)):
+                seen[name] += float((value * which).sum())
+                seen[name + "_tokens"] += float((micro.mask & which).sum())
 
     # ---- a run ---------------------------------------------------------------------------------------------------
 

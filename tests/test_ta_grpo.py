@@ -176,3 +176,13 @@ def test_pooled_groups_are_what_spec_says_for_any_ids():
     pooled, apart = torch.tensor([7, 7, 7, 7, 7, 3]), torch.tensor([0, 0, 0, 1, 1, 2])
     assert adv.zero_variance(rewards, apart).tolist() == [False, False, False, True, True, True]
     assert (adv.grpo(rewards, pooled)[:5] != 0).all() and (adv.grpo(rewards, apart)[3:] == 0).all()
+
+
+def test_a_large_drift_is_an_alarm_once(tmp_path, recwarn):
+    rows = [{**ROWS[0], "others": ["9*9*9:abc", "x"]}] * 3
+    trainer = make(tmp_path, rows=rows, steps=3, reward=lambda completions, **_: [float(i % 5) for i in range(len(completions))])
+    trainer.train(progress=False)
+    assert sum("are they the same question" in str(w.message) for w in recwarn) == 1
+    quiet = make(tmp_path / "quiet")
+    quiet.train(progress=False)
+    assert not quiet.alarmed

@@ -2,7 +2,6 @@
 
 # ruff: noqa: E501
 
-import os
 import subprocess
 import sys
 import threading
@@ -121,7 +120,7 @@ def test_a_socket_on_this_machine_cannot_be_reached():
 @needs_sandbox
 def test_killing_the_parent_does_not_reach_us():
     verdict = function("import os, signal\ndef f(x):\n    os.kill(os.getppid(), signal.SIGKILL)\n    return 2 * x")
-    assert verdict in (sandbox.Verdict(True, "passed"), verdict) and os.getpid()
+    assert verdict.why in ("passed", "error")  # ignored (the parent is the sandbox's own first process), or not permitted
     assert function("def f(x): return 2 * x").passed  # and the next run works
 
 

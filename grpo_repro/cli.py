@@ -100,19 +100,21 @@ def _dumps(value: dict) -> str:
     return json.dumps(clean(value), indent=1, allow_nan=False)
 
 # %% ../nbs/60_cli.ipynb #6f49f096
-def warm_start(out: Path, policy: Literal["running_sums", "verifier_sums"] = "running_sums", seed: int = 0) -> None:
-    """Remake an embedded policy by supervised learning, one minute (running_sums) or five (verifier_sums) on two cores.
+def warm_start(out: Path, policy: Literal["running_sums", "rephrased_sums", "verifier_sums"] = "running_sums", seed: int = 0) -> None:
+    """Remake an embedded policy by supervised learning, one minute (running_sums) to five (verifier_sums) on two cores.
 
     Args:
         out: folder for model and tokenizer
         policy: which one
         seed: of initialisation and data
     """
+    from grpo_repro.rephrased_sums import warm_start_wordings
     from grpo_repro.tasks import save_policy
     from grpo_repro.tasks import warm_start as sums
     from grpo_repro.verifier_sums import warm_start_verifier
 
-    save_policy(*{"running_sums": sums, "verifier_sums": warm_start_verifier}[policy](seed=seed), out)
+    makers = {"running_sums": sums, "rephrased_sums": warm_start_wordings, "verifier_sums": warm_start_verifier}
+    save_policy(*makers[policy](seed=seed), out)
 
 # %% ../nbs/60_cli.ipynb #450a54cc
 def convert_smollm2(out: Path, gguf: Path | None = None) -> None:

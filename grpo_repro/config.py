@@ -21,9 +21,10 @@ from .loss import AGGREGATIONS
 class Config:
     "Everything that decides a run. The same config and the same machine give the same numbers."
 
-    model: str = "running_sums"  # folder, hub name, or running_sums or verifier_sums (policies that ship with the package)
-    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here; running_sums:2-4 for 2 to 4 terms), verifier_sums, ...
+    model: str = "running_sums"  # folder, hub name, or running_sums, rephrased_sums or verifier_sums (policies that ship with the package)
+    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here; running_sums:2-4 for 2 to 4 terms), rephrased_sums, verifier_sums, ...
     split: str = "train"  # split of a hub data set
+    max_rows: int | None = None  # train on the first so many rows only
     prompt_column: str = "prompt"  # column with the question: text, or chat messages
     answer_column: str = "answer"  # column that the reward receives as `answer`
     system_prompt: str | None = None  # put before each question
@@ -31,7 +32,7 @@ class Config:
     max_rephrasings: int = 3  # N, at most so many of them
     pooled: bool = True  # responses to all wordings are one group; else each wording has its own
     ratios_under: str = "original"  # wording under which responses are scored and trained: original, or own (the one sampled from)
-    reward: str = "running_sums"  # math, running_sums, ratings, file.py:function or module:function
+    reward: str = "running_sums"  # math, running_sums, rephrased_sums, ratings, file.py:function or module:function
     out: str = "runs/first"  # folder of metrics, checkpoints, figure and final model
 
     advantage: str = "grpo"  # estimator: grpo, dr_grpo, rloo, static, corpo or ep_grpo
@@ -76,6 +77,7 @@ class Config:
     save_every: int = 50  # steps between checkpoints
     keep_checkpoints: int = 2  # older ones are deleted
     resume: bool = False  # continue from the last checkpoint in `out`
+    log_responses: int = 0  # steps between steps whose responses go to responses.jsonl; 0 is never
     tensorboard: bool = True  # write TensorBoard files
 
 # %% ../nbs/27_config.ipynb #b21acf4a
@@ -90,6 +92,8 @@ def check_config(config: Config) -> Config:
     for name in (*counts, "max_rephrasings"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
+    if config.max_rows is not None and config.max_rows < 1:
+        raise ValueError(f"max_rows must be at least 1 (or null for all), got {config.max_rows}")
     if config.group_size == 1 and config.advantage != "static":
         raise ValueError("group_size = 1: a group-relative advantage needs at least 2 responses to a question")
     if config.dynamic_sampling and config.group_size == 1:

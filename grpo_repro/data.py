@@ -62,7 +62,7 @@ _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "c
 
 
 def load_rows(
-    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums" (":2-4" for 2 to 4 terms), or a set of the verifier's task
+    name: str,  # path of a .jsonl, .parquet or .csv file, hub name, "running_sums" (":2-4" for 2 to 4 terms), or a set of another embedded task
     columns: tuple[str, ...] = ("prompt",),  # columns that must be there
     *,
     split: str = "train",
@@ -71,12 +71,15 @@ def load_rows(
 ):  # datasets.Dataset
     "A data set of questions. `ValueError` says what is missing and what is there."
     import datasets
+    from grpo_repro.rephrased_sums import REPHRASED
     from grpo_repro.tasks import running_sums
     from grpo_repro.verifier_sums import RATED, rated_pairs
 
     path = Path(name).expanduser()
     if name.partition(":")[0] == "running_sums":
         rows = datasets.Dataset.from_list(running_sums(n, seed=seed, difficulties=_terms(name)))
+    elif name in REPHRASED:
+        rows = datasets.Dataset.from_list(REPHRASED[name](n, seed=seed))
     elif name in RATED:
         rows = datasets.Dataset.from_list(rated_pairs(n, RATED[name], seed=seed))
     elif path.suffix in _FORMATS:

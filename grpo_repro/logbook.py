@@ -160,8 +160,11 @@ class Logbook:
     def __init__(self, folder: str | Path, *, step: int = 0, tensorboard: bool = True):
         self.folder, self.path = Path(folder), Path(folder) / "metrics.jsonl"
         self.folder.mkdir(parents=True, exist_ok=True)
-        kept = [r for r in read_metrics(self.path) if r["step"] <= step] if self.path.exists() and step else []
-        self.path.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+        self.responses = self.folder / "responses.jsonl"
+        for path in (self.path, self.responses):
+            kept = [r for r in read_metrics(path) if r["step"] <= step] if path.exists() and step else []
+            if kept or path == self.path or path.exists():
+                path.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
         self.board = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -176,6 +179,11 @@ class Logbook:
         for name, value in clean.items():
             if self.board and isinstance(value, int | float):
                 self.board.add_scalar(name, value, step)
+
+    def write_responses(self, step: int, rows: list[dict]) -> None:
+        "Append the responses of a step to responses.jsonl."
+        with self.responses.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps({"step": step, **row}) + "\n" for row in rows)
 
     def close(self) -> None:
         if self.board:

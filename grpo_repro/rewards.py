@@ -201,20 +201,24 @@ def math_reward(completions: list[str], answer: list, **_) -> list[float | None]
 
 
 def load_reward(name: str) -> Callable:
-    "A reward function by name: `math`, `running_sums`, `ratings`, `file.py:function` or `module:function`."
+    "A reward function by name: `math`, `running_sums`, `rephrased_sums`, `ratings`, `file.py:function` or `module:function`."
     if name == "math":
         return math_reward
     if name == "running_sums":
         from grpo_repro.tasks import running_sums_reward
 
         return running_sums_reward
+    if name == "rephrased_sums":
+        from grpo_repro.rephrased_sums import chain_reward
+
+        return chain_reward
     if name == "ratings":
         from grpo_repro.verifier import ratings_reward
 
         return ratings_reward
     module, _, function = name.rpartition(":")
     if not module:
-        raise ValueError(f"unknown reward {name!r}; known are math, running_sums, ratings, or file.py:function or module:function")
+        raise ValueError(f"unknown reward {name!r}; known are math, running_sums, rephrased_sums, ratings, or file.py:function or module:function")
     if module.endswith(".py"):
         if not Path(module).is_file():
             raise ValueError(f"reward {name!r}: no file {module}")

@@ -133,7 +133,7 @@ def save_policy(model, tokenizer, out: str | Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-EMBEDDED = ("running_sums", "verifier_sums")  # policies that ship with the package
+EMBEDDED = ("running_sums", "rephrased_sums", "verifier_sums")  # policies that ship with the package
 
 
 def embedded_policy_path(name: str = "running_sums") -> str:

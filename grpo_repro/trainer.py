@@ -46,6 +46,11 @@ class Batch:
     sampled_groups: int = 0
     sampled_tokens: int = 0
 
+    def records(self, step: int) -> list[dict]:
+        "A row for each response, in the form that `grpo-repro diagnose` and `diversity` read."
+        each = zip(self.groups.tolist(), self.rows, self.rollouts.source.tolist(), self.texts, self.rewards.tolist())
+        return [{"group": f"{step}:{g}", "row": r, "wording": w, "response": t, "reward": None if v != v else v} for g, r, w, t, v in each]
+
 
 def join(batches: list[Batch]) -> Batch:
     "Several batches as one; group ids are counted on."
@@ -86,6 +91,8 @@ class Trainer:
         self.reward = reward if callable(reward) else load_reward(reward or config.reward)
         columns = (config.prompt_column, *([config.rephrasings] if config.rephrasings else []))
         self.rows = load_rows(config.data, columns, split=config.split, seed=config.seed) if rows is None else rows
+        if config.max_rows is not None:
+            self.rows = self.rows.select(range(min(config.max_rows, len(self.rows))))
         if len(self.rows) == 0:
             raise ValueError("the data is empty: it needs at least one row")
         if model is None:
@@ -113,7 +120,7 @@ class Trainer:
         signal = self.signal(batch)
         self.whole = False  # from here to the end of the update there is nothing worth saving
         metrics = self.update(batch, signal)
-        self.done, self.position, self.whole = self.done + 1, position, True
+        self.done, self.position, self.whole, self.latest = self.done + 1, position, True, batch
         seconds = time.perf_counter() - start
         lengths = batch.rollouts.mask.sum(1).float()
         return {
@@ -364,6 +371,8 @@ class Trainer:
             while self.done < config.steps:
                 metrics = self.step()
                 book.write(self.done, metrics)
+                if config.log_responses and self.done % config.log_responses == 0:
+                    book.write_responses(self.done, self.latest.records(self.done))
                 self._drift_alarm(metrics["ta/drift"])
                 bar.set_postfix(reward=_short(metrics["reward/mean"]), silent=_short(metrics["groups/zero_variance"]), refresh=False)
                 bar.update()

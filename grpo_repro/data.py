@@ -58,6 +58,19 @@ def _terms(name: str) -> tuple[int, ...]:
     return terms
 
 # %% ../nbs/25_data.ipynb #639e8f6c
+def _made_here(name: str, n: int, seed: int) -> list[dict] | None:
+    "Questions of an embedded task; None where the name is none of theirs."
+    from grpo_repro.rephrased_sums import REPHRASED  # with transformers behind them, and files need none of it
+    from grpo_repro.tasks import running_sums
+    from grpo_repro.verifier_sums import RATED, rated_pairs
+
+    if name.partition(":")[0] == "running_sums":
+        return running_sums(n, seed=seed, difficulties=_terms(name))
+    if name in REPHRASED:
+        return REPHRASED[name](n, seed=seed)
+    return rated_pairs(n, RATED[name], seed=seed) if name in RATED else None
+
+
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -71,17 +84,11 @@ def load_rows(
 ):  # datasets.Dataset
     "A data set of questions. `ValueError` says what is missing and what is there."
     import datasets
-    from grpo_repro.rephrased_sums import REPHRASED
-    from grpo_repro.tasks import running_sums
-    from grpo_repro.verifier_sums import RATED, rated_pairs
 
     path = Path(name).expanduser()
-    if name.partition(":")[0] == "running_sums":
-        rows = datasets.Dataset.from_list(running_sums(n, seed=seed, difficulties=_terms(name)))
-    elif name in REPHRASED:
-        rows = datasets.Dataset.from_list(REPHRASED[name](n, seed=seed))
-    elif name in RATED:
-        rows = datasets.Dataset.from_list(rated_pairs(n, RATED[name], seed=seed))
+    made = _made_here(name, n, seed) if not path.suffix and "/" not in name else None
+    if made is not None:
+        rows = datasets.Dataset.from_list(made)
     elif path.suffix in _FORMATS:
         if not path.is_file():
             raise ValueError(f"data {name!r}: no such file")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEPT', 'TABLES', 'sweeps', 'plan', 'plan_tuning', 'finished', 'choose_lr', 'run_one', 'run_all', 'window_of',
-           'collect', 'band']
+           'collect', 'collect_diversity', 'band']
 
 # %% ../nbs/29_sweep.ipynb #2d231f32
 import csv
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from importlib import resources
@@ -129,7 +130,8 @@ KEPT = (
     "reward/mean", "groups/zero_variance", "groups/all_right", "groups/all_wrong", "groups/sampled", "advantage/failed_but_reinforced",
     "advantage/failed_but_reinforced_grpo", "advantage/r_count", "advantage/r_loss", "policy/entropy", "policy/grad_norm", "length/mean",
     "length/sampled", "time/step", "ep/progress_share", "ep/live_zero_variance", "ep/anchor_up", "ep/anchor_down", "ep/anchor_right",
-    "ep/anchor_wrong", "ep/gate_decile_1", "ep/gate_decile_10",
+    "ep/anchor_wrong", "ep/gate_decile_1", "ep/gate_decile_10", "ta/drift", "ta/reward_0", "ta/reward_1", "ta/reward_2", "ta/reward_3",
+    "ta/zero_variance_0", "ta/zero_variance_1", "ta/zero_variance_2", "ta/zero_variance_3",
 )  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def collect(
     tables: tuple[str, ...] = TABLES,
     window: int = 1,  # metrics are means over so many steps
 ) -> list[Path]:
-    "Write `NAME_metrics.csv`, `NAME_evaluations.csv` and `NAME_pass_at_k.csv` from the finished runs."
+    "Write `NAME_metrics.csv`, `NAME_evaluations.csv` and `NAME_pass_at_k.csv` from the finished runs; pass@k for the powers of two."
     results = Path(results)
     results.mkdir(parents=True, exist_ok=True)
     steps, evaluations, passed = [], [], []
@@ -174,15 +176,39 @@ def collect(
             common = {**run, "step": e["step"]}
             evaluations += [{**common, "kind": k, "accuracy": _round(v)} for k, v in {"all": e["accuracy"], **e["by"]}.items()]
             kinds = {"all": e.get("pass_at_k", {}), **e.get("pass_at_k_by", {})}
-            passed += [{**common, "kind": kind, "k": int(k), "pass_at_k": _round(v)} for kind, by_k in kinds.items() for k, v in by_k.items()]
+            passed += [{**common, "kind": kind, "k": int(k), "pass_at_k": _round(v)} for kind, by_k in kinds.items() for k, v in by_k.items() if not int(k) & int(k) - 1]
     found = dict(zip(TABLES, (steps, evaluations, passed)))
     paths = [results / f"{name}_{table}.csv" for table in tables]
-    for path, rows in zip(paths, (found[table] for table in tables)):
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0] if rows else ["method"])
-            writer.writeheader()
-            writer.writerows(rows)
+    for path, table in zip(paths, tables):
+        _write(path, found[table])
     return paths
+
+
+def _write(path: Path, rows: list[dict]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0] if rows else ["method"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+# %% ../nbs/29_sweep.ipynb #caab12d2
+def collect_diversity(runs: dict[tuple[str, int], Config], name: str, results: str | Path, *, encode: Callable | None = None) -> Path | None:
+    "Write `NAME_diversity.csv` from the runs' responses.jsonl; None where no run has any."
+    from grpo_repro.diversity import diversity_table
+
+    rows = []
+    for (method, seed), config in tqdm(runs.items(), desc="diversity", disable=encode is None):
+        log = Path(config.out) / "responses.jsonl"
+        if not finished(config) or not log.is_file():
+            continue
+        responses = [{**r, "question": (r["step"], r["row"])} for r in read_metrics(log)]
+        for of, some in (("pool", responses), ("original wording", [r for r in responses if r["wording"] == 0])):
+            for row in diversity_table(some, group="question", size=min(8, config.group_size), encode=encode).to_dict("records"):
+                rows.append({"method": method, "seed": seed, "of": of, **{k: v if k in ("step", "groups") else _round(v) for k, v in row.items()}})
+    if not rows:
+        return None
+    path = Path(results) / f"{name}_diversity.csv"
+    _write(path, rows)
+    return path
 
 # %% ../nbs/29_sweep.ipynb #9ad8c474
 def band(table, value: str, by: tuple[str, ...] = ("method", "step")):  # a pandas DataFrame in, one with columns mean, low, high, n out

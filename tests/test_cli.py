@@ -107,10 +107,11 @@ def test_json_output_is_strict(tmp_path, capsys):
     assert d["groups"] == 1
 
 
+TA_RECIPES = ["ta_grpo_qwen3_1.7b", "ta_grpo_qwen3_4b", "ta_grpo_llama3.2_1b", "ta_grpo_llama3.2_3b"]
 EP_RECIPES = ["ep_grpo_qwen2.5_3b", "ep_grpo_qwen2.5_7b"]
 
 
-@pytest.mark.parametrize("name", [*EP_RECIPES, "corpo_qwen3_8b"])
+@pytest.mark.parametrize("name", [*EP_RECIPES, *TA_RECIPES, "corpo_qwen3_8b"])
 def test_each_number_of_a_paper_s_recipe_says_whose_it_is(name):
     lines = recipes()[name].read_text().splitlines()
     for line in lines:
@@ -129,6 +130,21 @@ def test_a_paper_s_recipe_runs_with_stand_ins_for_model_and_data(name, tmp_path,
     assert main(["train", name, *stand_in, *small, "--out", str(tmp_path)]) == 0
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert len(rows) == 2 and rows[0]["ep/progress_share"] in (0.0, None)
+
+
+@pytest.mark.parametrize("name", TA_RECIPES[::3])
+def test_ta_grpo_s_recipes_and_their_baselines_run_with_stand_ins(name, tmp_path):
+    data = tmp_path / "questions.jsonl"
+    rows = [{"problem": f"{a}+{b}=", "answer": str(a + b), "rephrasings": [f"add {a}, {b}:", f"{b} after {a}="]} for a, b in ((1, 2), (3, 4), (5, 0))]
+    data.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    stand_in = ["--model", "rephrased_sums", "--data", str(data), "--eval-data", str(data), "--system-prompt", "None", "--device", "cpu", "--dtype", "float32"]
+    small = ["--steps", "2", "--questions-per-step", "2", "--group-size", "2", "--max-new-tokens", "8", "--eval-samples", "2", "--log-responses", "1", "--no-tensorboard"]
+    for method, changes in {"ta": [], "grpo": ["--rephrasings", "None"], "by_wording": ["--no-pooled"]}.items():
+        assert main(["train", name, *stand_in, *small, *changes, "--out", str(tmp_path / method)]) == 0
+        metrics = read_metrics(tmp_path / method / "metrics.jsonl")
+        assert len(metrics) == 2 and metrics[0]["groups/sampled"] == {"ta": 2, "grpo": 2, "by_wording": 6}[method]
+        assert len(read_metrics(tmp_path / method / "responses.jsonl")) == 2 * (4 if method == "grpo" else 12)
+    assert main(["diversity", str(tmp_path / "ta" / "responses.jsonl")]) == 0
 
 
 def test_the_verifier_s_recipe_runs_with_stand_ins(tmp_path):

@@ -111,11 +111,8 @@ def rephrase(
     split: str = "train",
     limit: int | None = None,
     verify: str | None = None,
-    cache: Path | None = None,
-    concurrency: int = 8,
-    attempts: int = 4,
-    timeout: float = 120.0,
-) -> None:
+    cache: Path | None = None, concurrency: int = 8, attempts: int = 4, timeout: float = 120.0,
+) -> None:  # fmt: skip
     """Write N checked rephrasings of each question, for TA-GRPO. The key is read from OPENAI_API_KEY.
 
     Args:

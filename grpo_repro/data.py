@@ -71,6 +71,8 @@ def _made_here(name: str, n: int, seed: int) -> list[dict] | None:
     return rated_pairs(n, RATED[name], seed=seed) if name in RATED else None
 
 
+
+# %% ../nbs/25_data.ipynb #f00d0376
 _FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 

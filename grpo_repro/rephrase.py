@@ -72,7 +72,7 @@ def _texts(value) -> list[str]:
     flat = [next((x for x in v.values() if isinstance(x, str)), None) if isinstance(v, dict) else v for v in value]
     return [v for v in flat if isinstance(v, str)]
 
-
+# %% ../nbs/25_rephrase.ipynb #c7389640
 def parse_rephrasings(reply: str) -> list[str]:
     "The rephrasings in a reply, as far as they are whole; an empty list where nothing can be read."
     text = reply[:_LIMIT].strip()
@@ -225,11 +225,7 @@ def rephrase(
         raise ValueError(f"n and attempts must be at least 1, got {n} and {attempts}")
     rows = load_rows(data, (column,), split=split)
     rows = rows if limit is None else rows.select(range(min(limit, len(rows))))
-    questions = {}
-    for i, row in enumerate(rows):
-        if not isinstance(row[column], str) or not row[column].strip():
-            raise ValueError(f"row {i} of {data}: {column!r} must be a text, found {row[column]!r:.80}")
-        questions.setdefault(row[column], row.get(answer_column))
+    questions = _questions(rows, data, column, answer_column)
     store = Cache(cache or Path(out).with_suffix(".sqlite"))
     try:
         found, spent = asyncio.run(_rephrase_all(questions, store, model, n, verify, attempts, progress, endpoint))
@@ -245,6 +241,16 @@ def rephrase(
     missing = counts.pop("missing", 0)
     return {"questions": len(found), "rows": len(rows), "by_number": {k: kept[k] for k in range(n, -1, -1) if kept[k]}, "missing": missing,
             "turned_down": dict(counts.most_common()), **spent}  # fmt: skip
+
+# %% ../nbs/25_rephrase.ipynb #deb5cda5
+def _questions(rows, data: str, column: str, answer_column: str) -> dict[str, str | None]:
+    "question -> its answer, where there is one"
+    questions = {}
+    for i, row in enumerate(rows):
+        if not isinstance(row[column], str) or not row[column].strip():
+            raise ValueError(f"row {i} of {data}: {column!r} must be a text, found {row[column]!r:.80}")
+        questions.setdefault(row[column], row.get(answer_column))
+    return questions
 
 
 async def _rephrase_all(questions: dict, store: Cache, model: str, n: int, verify: str | None, attempts: int, progress: bool, options: dict):
@@ -271,7 +277,7 @@ async def _rephrase_all(questions: dict, store: Cache, model: str, n: int, verif
     spent = {k: v + (verifier.spent[k] if verifier else 0) for k, v in endpoint.spent.items()}
     return found, spent
 
-
+# %% ../nbs/25_rephrase.ipynb #2ca9c5fe
 def rephrase_report(report: dict, n: int) -> str:
     "What was made, turned down and paid, in words."
     lines = [f"{count} of {report['questions']} questions have {k} of {n} rephrasings" for k, count in report["by_number"].items()]

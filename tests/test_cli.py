@@ -138,7 +138,21 @@ def test_ta_grpo_s_recipes_and_their_baselines_run_with_stand_ins(name, tmp_path
     rows = [{"problem": f"{a}+{b}=", "answer": str(a + b), "rephrasings": [f"add {a}, {b}:", f"{b} after {a}="]} for a, b in ((1, 2), (3, 4), (5, 0))]
     data.write_text("".join(json.dumps(r) + "\n" for r in rows))
     stand_in = ["--model", "rephrased_sums", "--data", str(data), "--eval-data", str(data), "--system-prompt", "None", "--device", "cpu", "--dtype", "float32"]
-    small = ["--steps", "2", "--questions-per-step", "2", "--group-size", "2", "--max-new-tokens", "8", "--eval-samples", "2", "--log-responses", "1", "--no-tensorboard"]
+    small = [
+        "--steps",
+        "2",
+        "--questions-per-step",
+        "2",
+        "--group-size",
+        "2",
+        "--max-new-tokens",
+        "8",
+        "--eval-samples",
+        "2",
+        "--log-responses",
+        "1",
+        "--no-tensorboard",
+    ]
     for method, changes in {"ta": [], "grpo": ["--rephrasings", "None"], "by_wording": ["--no-pooled"]}.items():
         assert main(["train", name, *stand_in, *small, *changes, "--out", str(tmp_path / method)]) == 0
         metrics = read_metrics(tmp_path / method / "metrics.jsonl")

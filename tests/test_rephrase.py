@@ -192,7 +192,10 @@ def test_ten_sigkills_lose_nothing_and_repeat_no_reply_that_was_kept(tmp_path):
 
 
 def test_a_rephrasing_that_fails_is_asked_for_again_then_left_out(tmp_path):
-    said = [json.dumps({"rephrasings": ["Ann: 100 and 20 apples. Total?", "Ann: some apples. Total?", "{q}"]}), json.dumps({"rephrasings": ["ann 100, and 20 apples total"]})]
+    said = [
+        json.dumps({"rephrasings": ["Ann: 100 and 20 apples. Total?", "Ann: some apples. Total?", "{q}"]}),
+        json.dumps({"rephrasings": ["ann 100, and 20 apples total"]}),
+    ]
 
     def say(body):
         turn = min(len(server.bodies) - 1, 1)

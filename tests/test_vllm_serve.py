@@ -38,7 +38,18 @@ def server(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    argv = [VLLM, "serve", str(byte_model(tmp_path / "model")), "--served-model-name", "noise", "--port", str(port), "--enforce-eager", "--max-model-len", "4096"]
+    argv = [
+        VLLM,
+        "serve",
+        str(byte_model(tmp_path / "model")),
+        "--served-model-name",
+        "noise",
+        "--port",
+        str(port),
+        "--enforce-eager",
+        "--max-model-len",
+        "4096",
+    ]
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     with (tmp_path / "server.log").open("w") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)

@@ -22,7 +22,7 @@ class Config:
     "Everything that decides a run. The same config and the same machine give the same numbers."
 
     model: str = "running_sums"  # folder, hub name, or running_sums, rephrased_sums or verifier_sums (policies that ship with the package)
-    data: str = "running_sums"  # .jsonl, .parquet or .csv file, hub name, or running_sums (made here; running_sums:2-4 for 2 to 4 terms), rephrased_sums, verifier_sums, ...
+    data: str = "running_sums"  # file (.jsonl, .parquet, .csv), hub name, or running_sums (running_sums:2-4: 2 to 4 terms), rephrased_sums, verifier_sums, ...
     split: str = "train"  # split of a hub data set
     max_rows: int | None = None  # train on the first so many rows only
     prompt_column: str = "prompt"  # column with the question: text, or chat messages

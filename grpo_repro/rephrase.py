@@ -88,7 +88,8 @@ def parse_rephrasings(reply: str) -> list[str]:
 # %% ../nbs/25_rephrase.ipynb #90ef5dcd
 _SMALL = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_WORD_VALUES = {w: i for i, w in enumerate(_SMALL)} | {w: 10 * i for i, w in enumerate(_TENS, 2)} | {"half": 2, "twice": 2, "double": 2, "triple": 3, "third": 3}
+_WORD_VALUES = {w: i for i, w in enumerate(_SMALL)} | {w: 10 * i for i, w in enumerate(_TENS, 2)}
+_WORD_VALUES |= {"half": 2, "twice": 2, "double": 2, "triple": 3, "third": 3}
 _NUMBER = re.compile(r"\d{1,3}(?:,(?:\\!)?\d{3})+(?:\.\d+)?|\d*\.?\d+")
 
 
@@ -129,7 +130,8 @@ def fault(text: str, question: str, taken: list[str], answer: str | None = None)
 
 def _gives_away(text: str, question: str, answer: str | None) -> bool:
     "Does the text hold the answer where the question does not, or announce one?"
-    if re.search(r"\b(the|its) (final )?answer is\b(?! (?:written|given|expressed|an?|the form)\b)", text, re.IGNORECASE) and "answer is" not in question.lower():
+    announced = re.search(r"\b(the|its) (final )?answer is\b(?! (?:written|given|expressed|an?|the form)\b)", text, re.IGNORECASE)
+    if announced and "answer is" not in question.lower():
         return True
     bare = re.sub(r"[\s$]|\\left|\\right|\\!", "", str(answer or "")).lower()
     if re.fullmatch(r"-?[\d,]*\.?\d+", bare):
@@ -193,7 +195,8 @@ async def disagreement(verifier: Endpoint, question: str, text: str) -> str | No
     "None where a model's answers to both agree."
     solutions = []
     for q in (question, text):
-        reply = await verifier.ask(digest("solve", PROMPT_VERSION, verifier.model, q), [{"role": "user", "content": SOLVE.format(question=q)}], about=q, temperature=0.0)
+        key, messages = digest("solve", PROMPT_VERSION, verifier.model, q), [{"role": "user", "content": SOLVE.format(question=q)}]
+        reply = await verifier.ask(key, messages, about=q, temperature=0.0)
         solutions.append(reply.text if reply else "")
     first, second = map(last_boxed, solutions)
     if first is None or second is None:

@@ -176,7 +176,8 @@ def collect(
             common = {**run, "step": e["step"]}
             evaluations += [{**common, "kind": k, "accuracy": _round(v)} for k, v in {"all": e["accuracy"], **e["by"]}.items()]
             kinds = {"all": e.get("pass_at_k", {}), **e.get("pass_at_k_by", {})}
-            passed += [{**common, "kind": kind, "k": int(k), "pass_at_k": _round(v)} for kind, by_k in kinds.items() for k, v in by_k.items() if not int(k) & int(k) - 1]
+            shown = [(kind, k, v) for kind, by_k in kinds.items() for k, v in by_k.items() if not int(k) & int(k) - 1]
+            passed += [{**common, "kind": kind, "k": int(k), "pass_at_k": _round(v)} for kind, k, v in shown]
     found = dict(zip(TABLES, (steps, evaluations, passed)))
     paths = [results / f"{name}_{table}.csv" for table in tables]
     for path, table in zip(paths, tables):

@@ -148,22 +148,17 @@ def diversity(
     """Are my responses all alike? Distinct n-grams and answers, and embedding distances, by training step.
 
     Args:
-        log: responses, .jsonl; a run with `log_responses` writes responses.jsonl
+        log: responses, .jsonl, .csv or .parquet; a run with `log_responses` writes responses.jsonl
         group: column that says which question a response answers
         response: column with its text
         size: compare so many responses of each group
         embed: embedding distances too, by all-MiniLM-L6-v2 from its PyPI package
         encoder: a sentence-transformers model to embed with instead
     """
+    from grpo_repro.data import load_rows
     from grpo_repro.diversity import diversity_table, sentence_encoder
 
-    rows = []
-    with log.open(encoding="utf-8") as file:
-        for i, line in enumerate(file, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                raise ValueError(f"{log}, line {i}: not JSON ({error})") from None
+    rows = load_rows(str(log), (group, response)).to_list()
     table = diversity_table(rows, group=group, response=response, size=size, encode=sentence_encoder(encoder) if embed or encoder else None)
     print(table.round(3).to_string(index=False))
 

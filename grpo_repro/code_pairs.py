@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from .endpoint import digest
 from .sandbox import DEFAULT, Limits, Sandbox, Verdict
 from .verifier import verifier_prompt
 
@@ -252,12 +253,8 @@ def _requests(problems: list[Problem], model: str, samples: int) -> dict[str, tu
     out = {}
     for p, i in itertools.product(problems, range(samples)):
         prompt = f"{p.text}\n\n{ask(p)}"
-        out[_digest(model, prompt, i)] = (p, prompt)
+        out[digest(model, prompt, i)] = (p, prompt)
     return out
-
-
-def _digest(*parts) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def sample_candidates(
@@ -318,7 +315,7 @@ def _sample_here(todo: dict, model: str, max_tokens: int, seed: int, tell: Calla
 
     policy, tokenizer = load_policy(model)
     for key, (_, prompt) in todo.items():
-        generator = torch.Generator().manual_seed(int(_digest(seed, key)[:12], 16))
+        generator = torch.Generator().manual_seed(int(digest(seed, key)[:12], 16))
         found = rollout(policy, encode_prompts(tokenizer, [prompt]), 1, max_new_tokens=max_tokens, eos_ids=end_ids(policy, tokenizer), generator=generator)
         tell(key, tokenizer.decode(found.completion_ids[0][found.mask[0]], skip_special_tokens=True))
 
@@ -334,8 +331,8 @@ def judge_all(
 ) -> dict[Candidate, Verdict]:
     "The verdict on each candidate. What `record` holds is not run again."
     by_id, jobs = {p.id: p for p in problems}, jobs or os.cpu_count() or 1
-    digests = {p.id: _digest(asdict(p), asdict(limits)) for p in problems}
-    keys = {c: _digest(digests[c.problem], c.source) for c in candidates}
+    digests = {p.id: digest(asdict(p), asdict(limits)) for p in problems}
+    keys = {c: digest(digests[c.problem], c.source) for c in candidates}
     todo = {key: c for c, key in keys.items() if key not in record.done}
     free = queue.SimpleQueue()
     for number in range(jobs):

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .rewards import last_boxed
+
 # %% ../nbs/42_diversity.ipynb #330279a1
 def words_of(text: str) -> list[str]:
     "Words, numbers and signs."
@@ -30,9 +32,9 @@ def distinct_n(texts: list[str], n: int) -> float:
 # %% ../nbs/42_diversity.ipynb #0ad2f12a
 def final_answer(text: str) -> str:
     "The last boxed expression, else the last number, else the last word; for telling answers apart, not for grading."
-    boxed = text.rfind("\\boxed{")
-    if boxed >= 0:
-        return re.sub(r"\s", "", text[boxed + 7 :].split("$")[0].rstrip(" .}"))
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return re.sub(r"\s", "", boxed)
     numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
     return numbers[-1].replace(",", "") if numbers else (text.split() or [""])[-1]
 

@@ -155,7 +155,7 @@ def read_metrics(path: str | Path) -> list[dict]:
 
 
 class Logbook:
-    "metrics.jsonl and TensorBoard files in a folder, continued after `step` when a run resumes."
+    "metrics.jsonl, responses.jsonl and TensorBoard files in a folder, continued after `step` when a run resumes."
 
     def __init__(self, folder: str | Path, *, step: int = 0, tensorboard: bool = True):
         self.folder, self.path = Path(folder), Path(folder) / "metrics.jsonl"
@@ -163,7 +163,7 @@ class Logbook:
         self.responses = self.folder / "responses.jsonl"
         for path in (self.path, self.responses):
             kept = [r for r in read_metrics(path) if r["step"] <= step] if path.exists() and step else []
-            if kept or path == self.path or path.exists():
+            if path == self.path or path.exists():
                 path.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
         self.board = None
         if tensorboard:

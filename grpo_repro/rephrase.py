@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROMPT_VERSION', 'SYSTEM', 'SCHEMA', 'SOLVE', 'rephrase_messages', 'parse_rephrasings', 'numbers_in', 'fault',
-           'rephrase_one', 'last_boxed', 'disagreement', 'rephrase', 'rephrase_report']
+           'rephrase_one', 'disagreement', 'rephrase', 'rephrase_report']
 
 # %% ../nbs/25_rephrase.ipynb #6f916455
 import asyncio
@@ -12,12 +12,13 @@ import json
 import os
 import re
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
 from .endpoint import Cache, Endpoint, Reply, digest
-from .rewards import math_reward
+from .rewards import last_boxed, math_reward
 
 # %% ../nbs/25_rephrase.ipynb #854c7da6
 PROMPT_VERSION = 1
@@ -153,12 +154,14 @@ async def rephrase_one(
         if problem:
             why[problem] += 1
         for text in texts:
+            if len(kept) == n:
+                break
             bad = fault(text, question, kept, answer)
             if bad is None and verifier is not None:
                 bad = await disagreement(verifier, question, text)
             if bad:
                 why[bad] += 1
-            elif len(kept) < n:
+            else:
                 kept.append(text)
             seen += [text] if text and text not in seen and len(seen) < 12 else []
         if len(kept) == n:
@@ -178,17 +181,6 @@ def _read_reply(reply: Reply | None) -> tuple[list[str], str | None]:
 
 # %% ../nbs/25_rephrase.ipynb #22464d44
 SOLVE = "Solve this problem. Put the final answer in \\boxed{{}}.\n\n{question}"
-
-
-def last_boxed(text: str) -> str | None:
-    "What stands in the last `\\boxed{...}` of a solution; None where there is none or it is not closed."
-    start = text.rfind("\\boxed{")
-    depth = 0
-    for i in range(start + 6, len(text) if start >= 0 else 0):
-        depth += {"{": 1, "}": -1}.get(text[i], 0)
-        if depth == 0:
-            return text[start + 7 : i].strip() or None
-    return None
 
 
 async def disagreement(verifier: Endpoint, question: str, text: str) -> str | None:
@@ -218,20 +210,21 @@ def rephrase(
     verify: str | None = None,  # model that solves both
     cache: str | Path | None = None,  # SQLite file; `out` with .sqlite if not given
     attempts: int = 4,  # requests for one question
+    concurrency: int = 8,  # questions at a time
     progress: bool = True,
-    **endpoint,  # base_url, concurrency, timeout, retries, pause
+    **endpoint,  # base_url, timeout, retries, pause
 ) -> dict:  # the report
     "Write the rows of `data` with a column `rephrasings`. Called again after a crash or a kill, it goes on where it was."
     from grpo_repro.data import load_rows
 
-    if n < 1 or attempts < 1:
-        raise ValueError(f"n and attempts must be at least 1, got {n} and {attempts}")
+    if min(n, attempts, concurrency) < 1:
+        raise ValueError(f"n, attempts and concurrency must be at least 1, got {n}, {attempts} and {concurrency}")
     rows = load_rows(data, (column,), split=split)
     rows = rows if limit is None else rows.select(range(min(limit, len(rows))))
     questions = _questions(rows, data, column, answer_column)
     store = Cache(cache or Path(out).with_suffix(".sqlite"))
     try:
-        found, spent = asyncio.run(_rephrase_all(questions, store, model, n, verify, attempts, progress, endpoint))
+        found, spent = asyncio.run(_rephrase_all(questions, store, model, n, verify, attempts, concurrency, progress, endpoint))
     finally:
         store.close()
     part = Path(out).with_name(Path(out).name + ".part")
@@ -256,10 +249,14 @@ def _questions(rows, data: str, column: str, answer_column: str) -> dict[str, st
     return questions
 
 
-async def _rephrase_all(questions: dict, store: Cache, model: str, n: int, verify: str | None, attempts: int, progress: bool, options: dict):
-    endpoint, verifier, found = Endpoint(model, store, **options), Endpoint(verify, store, **options) if verify else None, {}
-    waiting = iter(questions.items())
-    with tqdm(total=len(questions), desc="rephrasing", unit="question", disable=not progress) as bar:
+async def _rephrase_all(
+    questions: dict, store: Cache, model: str, n: int, verify: str | None, attempts: int, concurrency: int, progress: bool, options: dict
+) -> tuple[dict, dict]:
+    waiting, found = iter(questions.items()), {}
+    async with AsyncExitStack() as stack:
+        bar = stack.enter_context(tqdm(total=len(questions), desc="rephrasing", unit="question", disable=not progress))
+        endpoint = await stack.enter_async_context(Endpoint(model, store, **options))
+        verifier = await stack.enter_async_context(Endpoint(verify, store, **options)) if verify else None
 
         async def work():
             for question, answer in waiting:
@@ -267,16 +264,13 @@ async def _rephrase_all(questions: dict, store: Cache, model: str, n: int, verif
                 bar.update()
                 bar.set_postfix(tokens=endpoint.spent["prompt_tokens"] + endpoint.spent["completion_tokens"], refresh=False)
 
-        workers = [asyncio.create_task(work()) for _ in range(min(len(questions), options.get("concurrency", 8)))]
+        workers = [asyncio.create_task(work()) for _ in range(min(len(questions), concurrency))]
         try:
             await asyncio.gather(*workers)
         finally:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-            await endpoint.client.close()
-            if verifier:
-                await verifier.client.close()
     spent = {k: v + (verifier.spent[k] if verifier else 0) for k, v in endpoint.spent.items()}
     return found, spent
 

@@ -103,7 +103,7 @@ class Trainer:
         self.reference = copy.deepcopy(self.model).requires_grad_(False) if needs_reference else None
         self.optimiser = MasterAdamW(self.model, config.lr, config.weight_decay)
         self.eos_ids = end_ids(self.model, self.tokenizer)
-        self.done, self.position, self.skipped, self.evaluations, self.whole, self.alarmed = 0, 0, 0, [], True, False
+        self.done, self.position, self.skipped, self.evaluations, self.whole, self.alarmed, self.latest = 0, 0, 0, [], True, False, None
         self.out = Path(config.out)
         self.on_policy = config.epochs_per_step * config.updates_per_epoch == 1
         shapes_tokens = bool(adv.needs(self.estimator) & {"logp", "entropy"})

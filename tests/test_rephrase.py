@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from grpo_repro.cli import main
 from grpo_repro.data import load_rows
 from grpo_repro.endpoint import Cache, Endpoint, EndpointError, digest
-from grpo_repro.rephrase import fault, last_boxed, numbers_in, parse_rephrasings, rephrase, rephrase_messages, rephrase_one
+from grpo_repro.rephrase import fault, numbers_in, parse_rephrasings, rephrase, rephrase_messages, rephrase_one
+from grpo_repro.rewards import last_boxed
 
 FAULTS = ("429", "500", "hang", "cut", "truncated", "empty choice", "refusal", "wrong n", "not utf-8")
 QUESTION = "Ann has {a} apples and buys {b} more. How many apples does Ann have now?"
@@ -246,9 +247,23 @@ def test_servers_without_schemas_and_models_with_other_names_for_the_limit(tmp_p
         return (400, "unknown field") if "response_format" in body else (400, "temperature must be 1") if "temperature" in body else None
 
     with Server(status=status) as server:
-        report = rephrase(questions(tmp_path / "q.jsonl", 3), tmp_path / "o.jsonl", model="m", base_url=server.url, **(FAST | {"concurrency": 1}))
+        one = FAST | {"concurrency": 1}
+        report = rephrase(questions(tmp_path / "q.jsonl", 3), tmp_path / "o.jsonl", model="m", base_url=server.url, **one)
         assert report["by_number"] == {3: 3} and len(server.log) == 6
         assert set(server.bodies[-1]) == {"model", "messages", "max_completion_tokens"}
+    with Server(status=status, delay=0.02) as server:  # many requests in flight are refused for what only the first of them may change
+        report = rephrase(questions(tmp_path / "many.jsonl", 40), tmp_path / "many.out.jsonl", model="m", base_url=server.url, **FAST)
+        assert report["by_number"] == {3: 40}
+
+
+def test_a_question_that_the_server_refuses_does_not_stop_the_others(tmp_path):
+    def status(body):
+        return (400, "this model's maximum context length is 12 tokens") if "105 apples" in body["messages"][-1]["content"] else None
+
+    with Server(status=status) as server:
+        report = rephrase(questions(tmp_path / "q.jsonl", 20), tmp_path / "o.jsonl", model="m", base_url=server.url, **(FAST | {"concurrency": 2}))
+        assert all("response_format" in body for body in server.bodies), "one refusal must not change what the others are asked"
+    assert report["by_number"] == {3: 19, 0: 1} and report["turned_down"] == {"no answer": 4} and report["unanswered"] == 4
 
 
 def test_an_endpoint_that_is_down_stops_the_run_and_keeps_what_it_has(tmp_path):
@@ -268,7 +283,7 @@ def test_an_endpoint_that_is_down_stops_the_run_and_keeps_what_it_has(tmp_path):
         ([{"question": "1+1?"}], {}, "no column 'prompt'"),
         ([{"prompt": "1+1?"}, {"prompt": " "}], {}, "row 1 of .*must be a text"),
         ([{"prompt": [{"role": "user", "content": "1+1?"}]}], {}, "row 0 of .*must be a text"),
-        ([{"prompt": "1+1?"}], {"n": 0}, "n and attempts must be at least 1"),
+        ([{"prompt": "1+1?"}], {"n": 0}, "n, attempts and concurrency must be at least 1"),
     ],
 )
 def test_bad_data_is_named(tmp_path, rows, changes, said):

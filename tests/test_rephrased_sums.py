@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import torch
@@ -91,7 +92,7 @@ def test_responses_are_logged_and_a_resumed_run_repeats_none(tmp_path):
     book.close()
     config.resume = True
     for old in (tmp_path / "checkpoints").glob("step_000004"):
-        __import__("shutil").rmtree(old)
+        shutil.rmtree(old)
     Trainer(check_config(config)).train(progress=False)
     assert (tmp_path / "responses.jsonl").read_text() == first
     table = diversity_table(lines, size=8)

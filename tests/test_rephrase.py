@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import http.server
+import itertools
 import json
 import os
 import random
@@ -268,8 +269,8 @@ def test_a_question_that_the_server_refuses_does_not_stop_the_others(tmp_path):
 
 def test_an_endpoint_that_is_down_stops_the_run_and_keeps_what_it_has(tmp_path):
     data = questions(tmp_path / "q.jsonl", 60)
-    answered = lambda: len(server.log) <= 10
-    with Server(status=lambda _: None if answered() else (503, "down")) as server:
+    asked = itertools.count()  # one step a request, whatever the order of the server's threads
+    with Server(status=lambda _: None if next(asked) < 10 else (503, "down")) as server:
         with pytest.raises(EndpointError, match="has not answered 20 requests in a row .*call again"):
             rephrase(data, tmp_path / "o.jsonl", model="m", base_url=server.url, **(FAST | {"retries": 1, "concurrency": 4, "attempts": 1, "n": 1}))
     with Server() as server:

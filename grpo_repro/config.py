@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from . import advantages as adv
-from .loss import AGGREGATIONS
+from .loss import AGGREGATIONS, IMPORTANCE
 
 # %% ../nbs/27_config.ipynb #a491f080
 @dataclass
@@ -33,6 +33,7 @@ class Config:
     pooled: bool = True  # responses to all wordings are one group; else each wording has its own
     ratios_under: str = "original"  # wording under which responses are scored and trained: original, or own (the one sampled from)
     reward: str = "running_sums"  # math, running_sums, rephrased_sums, ratings, file.py:function or module:function
+    reward_kwargs: dict[str, float | str | None] = field(default_factory=dict)  # options of the reward function (math: timeout, on_timeout)
     out: str = "runs/first"  # folder of metrics, checkpoints, figure and final model
 
     advantage: str = "grpo"  # estimator: grpo, dr_grpo, rloo, static, corpo or ep_grpo
@@ -43,7 +44,13 @@ class Config:
     group_size: int = 8  # G, responses to each question
     max_new_tokens: int = 40  # length limit of a response
     temperature: float = 1.0  # of sampling and scoring
-    sample_batch: int = 512  # responses sampled at a time
+    max_prompt_tokens: int | None = None  # longest prompt; null is no limit
+    long_prompts: str = "fail"  # what happens to questions beyond it: fail, or skip (counted and named)
+    sample_batch: int = 512  # responses sampled at a time (engine hf)
+    engine: str = "hf"  # who samples: hf (the model itself), vllm (in this process) or server (vLLM on another GPU)
+    engine_url: str | None = None  # of the server
+    engine_memory: float = 0.3  # share of the GPU's memory for vllm
+    engine_sleep: bool = False  # vllm frees that memory during updates
     dynamic_sampling: bool = False  # replace zero-variance groups by new questions (DAPO)
     max_sampling_rounds: int = 4  # at most so many batches of questions in a step
     mask_truncated: bool = False  # leave responses that hit the length limit out of the loss
@@ -56,9 +63,17 @@ class Config:
     max_grad_norm: float = 1.0  # gradient clipping, in norm
     epochs_per_step: int = 1  # passes over a step's rollouts
     updates_per_epoch: int = 1  # optimiser updates in a pass, over equal shares of the questions
-    micro_batch: int = 32  # responses in one forward and backward pass
+    micro_batch: int = 128  # responses in one forward and backward pass, at most
+    micro_batch_tokens: int = 16384  # tokens in one forward and backward pass, at most (one response is always taken)
+    gradient_checkpointing: bool = False  # recompute activations in the backward pass: less memory, a third more time
+    optimiser: str = "adamw"  # adamw (float32 master weights beside bfloat16 ones) or adamw_8bit (torchao; none)
+    lora_rank: int = 0  # train a LoRA adapter of this rank (needs peft); 0 trains all weights
+    lora_alpha: float = 32.0  # its scale
+    shard: bool = False  # with several processes: split weights, gradients and optimiser among them (FSDP2)
     clip_low: float = 0.2  # epsilon below 1
     clip_high: float = 0.2  # epsilon above 1 (0.28 is DAPO's clip-higher)
+    importance: str = "none"  # weight of sampler against scorer: none, token_truncate, token_mask, sequence_truncate or sequence_mask
+    importance_cap: float = 2.0  # where that weight is truncated or masked
     aggregation: str = "token"  # token, sequence or constant (by max_new_tokens)
     denominator: str = "all"  # all, or live: zero-variance groups leave the denominator
     beta: float = 0.0  # weight of the k3 KL to the initial policy
@@ -85,15 +100,22 @@ def check_config(config: Config) -> Config:
     "The config itself, or a `ValueError` that says which setting is wrong and what it may be."
     function = adv.estimator(config.advantage)
     choices = {"aggregation": AGGREGATIONS, "denominator": ("all", "live"), "schedule": ("constant", "linear", "cosine"), "ratios_under": ("original", "own")}
+    choices |= {"engine": ("hf", "vllm", "server"), "importance": IMPORTANCE, "optimiser": ("adamw", "adamw_8bit"), "long_prompts": ("fail", "skip")}
     for name, known in choices.items():
         if getattr(config, name) not in known:
             raise ValueError(f"{name} = {getattr(config, name)!r}: known are {', '.join(known)}")
-    counts = ("questions_per_step", "group_size", "max_new_tokens", "steps", "micro_batch", "epochs_per_step", "updates_per_epoch", "max_sampling_rounds")
+    counts = ("questions_per_step", "group_size", "max_new_tokens", "steps", "micro_batch", "micro_batch_tokens", "epochs_per_step", "updates_per_epoch", "max_sampling_rounds")
     for name in (*counts, "max_rephrasings"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
     if config.max_rows is not None and config.max_rows < 1:
         raise ValueError(f"max_rows must be at least 1 (or null for all), got {config.max_rows}")
+    if config.engine == "server" and not config.engine_url:
+        raise ValueError("engine 'server' needs engine_url, such as http://localhost:8000")
+    if config.importance_cap < 1:
+        raise ValueError(f"importance_cap must be at least 1, got {config.importance_cap}")
+    if config.shard and config.lora_rank:
+        raise ValueError("shard with lora_rank is not supported: an adapter is small, train it without shard")
     if config.group_size == 1 and config.advantage != "static":
         raise ValueError("group_size = 1: a group-relative advantage needs at least 2 responses to a question")
     if config.dynamic_sampling and config.group_size == 1:

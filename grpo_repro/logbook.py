@@ -22,6 +22,7 @@ GLOSSARY = {
     "reward/mean": "mean reward of the scored responses",
     "reward/std": "their standard deviation over the whole batch",
     "reward/unscored": "share of responses that the reward function could not score (None or NaN)",
+    "reward/timeouts": "answers that took longer to grade than they may (the maths grader)",
     "groups/zero_variance": "share of groups whose rewards agree exactly: silent under group-relative baselines",
     "groups/all_right": "share of groups that agree and are right",
     "groups/all_wrong": "share of groups that agree and have failed",
@@ -46,6 +47,7 @@ GLOSSARY = {
     "policy/kl": "mean k3 estimate of KL(policy || reference) at trained tokens, nats; only with a reference",
     "policy/kl_zero_variance": "share of the KL term that falls on zero-variance groups; only with a reference",
     "policy/sampler_gap": "mean |log-prob by sampler - by scorer|, nats: rounding, unless engines or weights differ",
+    "policy/importance": "mean importance weight of sampler against scorer at trained tokens; 1 unless `importance` is on",
     "policy/grad_norm": "gradient norm before clipping, mean over the step's updates",
     "length/mean": "mean completion length, tokens, EOS included",
     "length/truncated": "share of responses cut off by the length limit",
@@ -54,6 +56,7 @@ GLOSSARY = {
     "train/skipped": "updates skipped so far because no token had weight",
     "time/step": "seconds for the whole step",
     "time/rollout": "seconds for sampling and rewards",
+    "time/sync": "seconds to hand the new weights to the engine",
     "time/tokens_per_second": "generated tokens per second of the whole step",
 }
 

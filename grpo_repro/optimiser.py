@@ -13,23 +13,32 @@ import torch
 from torch import Tensor
 
 from .config import Config
+from .parallel import full, placed_like
 
 # %% ../nbs/28_optimiser.ipynb #7266581f
 class MasterAdamW:
-    "AdamW on float32 copies of the trainable weights; in float32 the copies are the weights themselves."
+    "AdamW on float32 copies of the trainable weights; in float32 the copies are the weights themselves. With `low_bit` the state has 8 bits and there are no copies (torchao)."
 
-    def __init__(self, model, lr: float, weight_decay: float):
+    def __init__(self, model, lr: float, weight_decay: float, *, low_bit: bool = False):
         self.weights = [p for p in model.parameters() if p.requires_grad]
-        self.masters = [p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float()) for p in self.weights]
-        self.adam = torch.optim.AdamW(self.masters, lr=lr, weight_decay=weight_decay, fused=all(p.dtype == torch.float32 for p in self.masters))
+        self.masters = [p if low_bit or p.dtype.itemsize >= 4 else torch.nn.Parameter(p.detach().float()) for p in self.weights]
+        if low_bit:
+            self.adam = _adamw_8bit(self.masters, lr, weight_decay)
+        else:
+            plain = all(p.dtype == torch.float32 and not hasattr(p, "device_mesh") for p in self.masters)
+            self.adam = torch.optim.AdamW(self.masters, lr=lr, weight_decay=weight_decay, fused=plain)
 
     def step(self, lr: float, max_norm: float) -> float:
         "One clipped update; the gradient norm before clipping. A gradient that is not finite is an error, not an update."
         for weight, master in zip(self.weights, self.masters):
             if weight is not master and weight.grad is not None:
                 master.grad = weight.grad.float()
-        norm = torch.nn.utils.clip_grad_norm_(self.masters, max_norm, error_if_nonfinite=True)
-        self.adam.param_groups[0]["lr"] = lr
+        norm = full(torch.nn.utils.clip_grad_norm_(self.masters, max_norm, error_if_nonfinite=True))
+        group = self.adam.param_groups[0]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
         self.adam.step()
         with torch.no_grad():
             for weight, master in zip(self.weights, self.masters):
@@ -42,20 +51,41 @@ class MasterAdamW:
             p.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        "Everything that a restart needs, as a flat dictionary of tensors."
-        out = {f"state.{i}.{k}": v for i, s in self.adam.state_dict()["state"].items() for k, v in s.items()}
-        return out | {f"master.{i}": m.detach() for i, (w, m) in enumerate(zip(self.weights, self.masters)) if w is not m}
+        "Everything that a restart needs, as a flat dictionary of whole tensors. With shards, all processes must ask together."
+        out = {}
+        for i, state in self.adam.state_dict()["state"].items():
+            for key, value in state.items():
+                inner = value.__tensor_flatten__()[0] if hasattr(value, "codes") else None
+                out |= {f"state.{i}.{key}": full(value)} if inner is None else {f"state.{i}.{key}.{n}": getattr(value, n) for n in inner}
+        return out | {f"master.{i}": full(m.detach()) for i, (w, m) in enumerate(zip(self.weights, self.masters)) if w is not m}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         state, groups = defaultdict(dict), self.adam.state_dict()["param_groups"]
         for name, value in tensors.items():
             kind, i, *key = name.split(".")
-            if kind == "state":
-                state[int(i)][key[0]] = value
-            else:
+            master = self.masters[int(i)]
+            if kind == "master":
                 with torch.no_grad():
-                    self.masters[int(i)].copy_(value)
+                    master.copy_(placed_like(value, master))
+            elif len(key) == 2:
+                state[int(i)].setdefault(key[0], {})[key[1]] = value
+            else:
+                state[int(i)][key[0]] = placed_like(value, master) if value.dim() else value
+        for i, mine in state.items():
+            for key, value in mine.items():
+                if isinstance(value, dict):
+                    from torchao.optim.subclass_8bit import OptimState8bit
+
+                    mine[key] = OptimState8bit.__tensor_unflatten__(value, [key == "exp_avg", self.masters[i].shape])
         self.adam.load_state_dict({"state": dict(state), "param_groups": groups})
+
+
+def _adamw_8bit(weights: list, lr: float, weight_decay: float):
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError as error:
+        raise ImportError(f"optimiser 'adamw_8bit' needs torchao ({error}): pip install torchao") from None
+    return AdamW8bit(weights, lr=torch.tensor(lr), weight_decay=weight_decay, bf16_stochastic_round=True)
 
 # %% ../nbs/28_optimiser.ipynb #67781e74
 def lr_at(config: Config, step: int) -> float:

@@ -7,12 +7,16 @@ __all__ = ['MAX_CHARS', 'REWARDS', 'RewardError', 'call_reward', 'MathGrader', '
 
 # %% ../nbs/21_rewards.ipynb #a1e5d450
 import atexit
+import contextlib
+import functools
 import importlib
 import importlib.util
 import json
 import math
 import os
+import queue
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -96,8 +100,21 @@ def _grade(gold: str, text: str) -> bool | None:
         return False
 
 # %% ../nbs/21_rewards.ipynb #b31cd6f6
+def _grade_lines(out) -> None:
+    "Requests from stdin, verdicts to `out`, until the pipe closes. An alarm ends the process in the middle."
+    for line in sys.stdin:
+        gold, text, timeout = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, timeout)
+        try:
+            verdict = _grade(gold, text)
+        except MemoryError:
+            verdict = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(json.dumps(verdict), file=out)
+
+
 def _serve(memory: int) -> None:
-    "A worker: JSON requests in, JSON verdicts out, until the pipe closes. Whatever a library prints goes to stderr."
+    "Keep one grading process alive; answer for it where it dies. Whatever a library prints goes to stderr."
     import logging
     import resource
 
@@ -105,17 +122,22 @@ def _serve(memory: int) -> None:
     logging.disable(logging.CRITICAL)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    for line in sys.stdin:
-        gold, text = json.loads(line)
-        try:
-            verdict = _grade(gold, text)
-        except MemoryError:
-            verdict = False
-        print(json.dumps(verdict), file=out)
+    _grade("1", "1")  # imports, once for all forks
+    print("null", file=out)
+    while True:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            _grade_lines(out)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+            return
+        print(json.dumps("timeout" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM else False), file=out)
 
 # %% ../nbs/21_rewards.ipynb #d3d98f74
 class _Worker:
-    "A grading process that is killed and replaced when it does not answer in time."
+    "A grading process that is replaced when it does not answer in time."
 
     def __init__(self, memory: int):
         self.memory, self.process = memory, None
@@ -125,63 +147,76 @@ class _Worker:
         root = str(Path(__file__).resolve().parent.parent) if "__file__" in globals() else os.getcwd()
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), "OMP_NUM_THREADS": "1"}
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self.process = subprocess.Popen([sys.executable, "-c", code], env=env, text=True, **pipes)
+        self.process = subprocess.Popen([sys.executable, "-c", code], env=env, text=True, start_new_session=True, **pipes)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
-        self.ask("1", "1", timeout=120)  # imports take a moment, and must not count against the first answer
+        self._reply(120)  # imports take a moment, and must not count against the first answer
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.selector.close()
-            self.process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
             self.process.stdout.close()
             self.process = None
 
-    def ask(self, gold: str, text: str, timeout: float) -> bool | None:
-        "The verdict; False where grading took longer than `timeout` seconds or broke the worker."
+    def _reply(self, timeout: float):
+        return json.loads(self.process.stdout.readline() or "false") if self.selector.select(timeout) else "late"
+
+    def ask(self, gold: str, text: str, timeout: float) -> bool | str | None:
+        "The verdict, or \"timeout\"; False where grading broke the worker."
         if self.process is None:
             self.start()
         try:
-            self.process.stdin.write(json.dumps([gold, text]) + "\n")
+            self.process.stdin.write(json.dumps([gold, text, timeout]) + "\n")
             self.process.stdin.flush()
-            if self.selector.select(timeout):
-                reply = self.process.stdout.readline()
-                if reply:
-                    return json.loads(reply)
-        except BrokenPipeError:
-            pass
-        self.stop()
-        return False
+            verdict = self._reply(timeout + 5)
+        except (BrokenPipeError, ValueError):
+            verdict = False
+        if verdict == "late" or self.process.poll() is not None:
+            self.stop()
+        return "timeout" if verdict == "late" else verdict
 
 # %% ../nbs/21_rewards.ipynb #4d2581fa
 class MathGrader:
-    "Grade many responses in killable workers. Safe to call from any thread."
+    "Grade many responses in killable workers. Safe to call from any thread, and from several at once."
 
     def __init__(
         self,
         workers: int | None = None,  # processes; the number of cores (at most 8) if None
         timeout: float = 5.0,  # seconds for one response
         memory: int = 2 << 30,  # bytes of address space for one worker
+        on_timeout: str = "zero",  # what an answer is worth that takes longer: zero (wrong), or none (not scored)
     ):
+        if on_timeout not in ("zero", "none"):
+            raise ValueError(f"on_timeout = {on_timeout!r}: known are zero, none")
         count = workers or min(8, os.cpu_count() or 1)
-        self.timeout, self.lock = timeout, threading.Lock()
-        self.workers = [_Worker(memory) for _ in range(count)]
+        self.timeout, self.on_timeout, self.timeouts, self.lock = timeout, on_timeout, 0, threading.Lock()
+        self.workers, self.free = [_Worker(memory) for _ in range(count)], queue.Queue()
+        for worker in self.workers:
+            self.free.put(worker)
         atexit.register(self.close)
 
     def __call__(self, golds: list[str], texts: list[str]) -> list[bool | None]:
-        "One verdict per response: right, wrong (also: too slow, too large), or None where the reference cannot be read."
+        "One verdict per response: right, wrong (also: too large, and by default too slow), or None where the reference cannot be read."
         pairs = list(zip(golds, texts, strict=True))
-        with self.lock, ThreadPoolExecutor(len(self.workers)) as threads:
-            shares = threads.map(lambda i: self._share(self.workers[i], pairs[i :: len(self.workers)]), range(len(self.workers)))
-            verdicts = [None] * len(pairs)
-            for i, share in enumerate(shares):
-                verdicts[i :: len(self.workers)] = share
-        return verdicts
+        with ThreadPoolExecutor(len(self.workers)) as threads:
+            return list(threads.map(lambda pair: self._one(*pair), pairs))
 
-    def _share(self, worker: _Worker, pairs: list[tuple[str, str]]) -> list[bool | None]:
-        return [worker.ask(str(gold), text[-MAX_CHARS:], self.timeout) for gold, text in pairs]
+    def _one(self, gold: str, text: str) -> bool | None:
+        worker = self.free.get()
+        try:
+            verdict = worker.ask(str(gold), text[-MAX_CHARS:], self.timeout)
+        finally:
+            self.free.put(worker)
+        if verdict != "timeout":
+            return verdict
+        with self.lock:
+            self.timeouts += 1
+        return False if self.on_timeout == "zero" else None
 
     def close(self) -> None:
         "End the workers; the next call starts new ones."
@@ -205,10 +240,25 @@ def _shared_grader() -> MathGrader:
     return MathGrader()
 
 
-def math_reward(completions: list[str], answer: list, **_) -> list[float | None]:
-    "1.0 for a right final answer, 0.0 for a wrong one, None where the reference cannot be read. Column: `answer`."
-    verdicts = _shared_grader()([str(a) for a in answer], completions)
+def math_reward(completions: list[str], answer: list, *, timeout: float = 5.0, on_timeout: str = "zero", **_) -> list[float | None]:
+    "1.0 for a right final answer, 0.0 for a wrong one, None where the reference cannot be read. Column: `answer`. Options as of `MathGrader`."
+    grader = _shared_grader()
+    if on_timeout not in ("zero", "none"):
+        raise ValueError(f"on_timeout = {on_timeout!r}: known are zero, none")
+    grader.timeout, grader.on_timeout = timeout, on_timeout
+    verdicts = grader([str(a) for a in answer], completions)
     return [None if v is None else float(v) for v in verdicts]
+
+
+def _take_timeouts() -> int:
+    "Answers that were too slow to grade since the last call."
+    grader = _shared_grader()
+    with grader.lock:
+        count, grader.timeouts = grader.timeouts, 0
+    return count
+
+
+math_reward.take_timeouts = _take_timeouts
 
 # %% ../nbs/21_rewards.ipynb #37488328
 REWARDS = {
@@ -217,8 +267,8 @@ REWARDS = {
 }  # fmt: skip
 
 
-def load_reward(name: str) -> Callable:
-    "A reward function by name: one of `REWARDS` (`math`, `running_sums`, `rephrased_sums`, `ratings`), `file.py:function` or `module:function`."
+def load_reward(name: str, **options) -> Callable:
+    "With `options` bound to it, a reward function by name: one of `REWARDS` (`math`, `running_sums`, `rephrased_sums`, `ratings`), `file.py:function` or `module:function`."
     module, _, function = REWARDS.get(name, name).rpartition(":")
     if not module:
         raise ValueError(f"unknown reward {name!r}; known are {', '.join(REWARDS)}, or file.py:function or module:function")
@@ -235,4 +285,5 @@ def load_reward(name: str) -> Callable:
             raise ValueError(f"reward {name!r}: {error}") from None
     if not hasattr(loaded, function):
         raise ValueError(f"reward {name!r}: {module} has no {function!r}")
-    return getattr(loaded, function)
+    found = getattr(loaded, function)
+    return functools.update_wrapper(functools.partial(found, **options), found) if options else found

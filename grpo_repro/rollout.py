@@ -6,7 +6,7 @@
 __all__ = ['Rollouts', 'sample', 'end_ids', 'rollout', 'HFEngine']
 
 # %% ../nbs/23_rollout.ipynb #156fc7bd
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Rollouts:
         flat = (self.question[index], self.source[index], self.truncated[index])
         wide = (cut(x) for x in (self.completion_ids, self.mask, self.sampler_logp, self.sampler_entropy))
         return Rollouts(prompts, *wide, *flat)
+
+    def to(self, device) -> "Rollouts":
+        "The same record on a device."
+        return replace(self, **{f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "prompt_ids"})
 
     @staticmethod
     def cat(parts: list["Rollouts"]) -> "Rollouts":

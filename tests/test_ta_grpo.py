@@ -40,11 +40,9 @@ def test_ragged_pools_are_the_groups_of_any_estimator(tmp_path):
 
 
 def test_each_wording_is_sampled_from_its_own_prompt_and_scored_under_the_original(tmp_path, monkeypatch):
-    import grpo_repro.trainer as module
-
-    asked, real = [], module.rollout
-    monkeypatch.setattr(module, "rollout", lambda model, prompts, *a, **k: asked.append(prompts) or real(model, prompts, *a, **k))
-    trainer = make(tmp_path)
+    asked, trainer = [], make(tmp_path)
+    real = trainer.engine.rollout
+    monkeypatch.setattr(trainer.engine, "rollout", lambda prompts, *a, **k: asked.append(prompts) or real(prompts, *a, **k))
     batch = sampled(trainer)
     texts = ["3+5+2=", "5+3+2=", "2+3+5=", "4+4=", "9+1+7=", "7+9+1="]
     assert asked == [encode_prompts(trainer.tokenizer, texts)]

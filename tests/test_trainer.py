@@ -10,12 +10,14 @@ from datasets import Dataset
 from torch.testing import assert_close
 
 from grpo_repro import advantages as adv
+from grpo_repro.batch import Signal
+from grpo_repro.checkpoint import checkpoints
 from grpo_repro.config import Config, check_config
 from grpo_repro.data import load_policy, load_rows
 from grpo_repro.logbook import GLOSSARY, read_metrics
 from grpo_repro.rewards import RewardError
 from grpo_repro.tasks import running_sums_reward
-from grpo_repro.trainer import Signal, Trainer
+from grpo_repro.trainer import Trainer
 from grpo_repro.verifier_sums import RATED
 
 SMALL = dict(questions_per_step=4, group_size=4, steps=4, warmup_steps=1, tensorboard=False, save_every=2, lr=1e-3)
@@ -298,7 +300,7 @@ def test_a_reward_that_raises_names_the_row_and_leaves_a_checkpoint(tmp_path):
     trainer = make(tmp_path, reward=reward, save_every=0)
     with pytest.raises(RewardError, match=r"raised ZeroDivisionError.*row \d+ of the data"):
         trainer.train(progress=False)
-    assert [p.name for p in trainer.checkpoints()] == ["step_000002"]
+    assert [p.name for p in checkpoints(trainer.out)] == ["step_000002"]
     rest = make(tmp_path, resume=True)
     assert len(rest.train(progress=False)) == 4
 
@@ -350,7 +352,7 @@ def test_group_of_one_is_allowed_where_it_means_something(tmp_path):
 def test_a_checkpoint_cut_short_is_not_used(tmp_path):
     trainer = make(tmp_path)
     trainer.train(progress=False)
-    newest = trainer.checkpoints()[-1]
+    newest = checkpoints(trainer.out)[-1]
     (newest / "state.json").rename(newest / "elsewhere.json")
     (tmp_path / "checkpoints" / "step_000099.part").mkdir()
     rest = make(tmp_path, resume=True)
@@ -373,9 +375,9 @@ def test_evaluation_judges_by_the_reward_s_own_rule_where_it_has_one(tmp_path):
     batch = trainer.sample_batch([0, 1], trainer._generator(1), 2)
     batch.texts = ["Ratings: A=5, B=5", "Ratings: A=6, B=5", "Ratings: A=9, B=6", "Ratings: A=9, B=5"]
     batch.rewards = torch.tensor([0.0, 0.1, 0.5, 0.4])
-    assert trainer.right(batch, rows).tolist() == [False, True, True, False]
-    trainer.reward = running_sums_reward
-    assert trainer.right(batch, rows).tolist() == [True] * 4
+    assert trainer.sampler.right(batch, rows).tolist() == [False, True, True, False]
+    trainer.sampler.reward = running_sums_reward
+    assert trainer.sampler.right(batch, rows).tolist() == [True] * 4
 
 
 def test_evaluation_breaks_pass_at_k_down_by_kind(tmp_path):

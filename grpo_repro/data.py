@@ -61,11 +61,13 @@ def _terms(name: str) -> tuple[int, ...]:
 def _made_here(name: str, n: int, seed: int) -> list[dict] | None:
     "Questions of an embedded task; None where the name is none of theirs."
     from grpo_repro.rephrased_sums import REPHRASED  # with transformers behind them, and files need none of it
-    from grpo_repro.tasks import running_sums
+    from grpo_repro.tasks import additions, running_sums
     from grpo_repro.verifier_sums import RATED, rated_pairs
 
     if name.partition(":")[0] == "running_sums":
         return running_sums(n, seed=seed, difficulties=_terms(name))
+    if name in ("additions", "additions_validation"):
+        return additions(n, seed=seed, validation=name.endswith("validation"))
     if name in REPHRASED:
         return REPHRASED[name](n, seed=seed)
     return rated_pairs(n, RATED[name], seed=seed) if name in RATED else None

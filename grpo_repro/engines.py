@@ -104,7 +104,8 @@ class VLLMEngine:
         tokenizer.save_pretrained(self.folder)
         on_gpu = self.device.type == "cuda"
         self.sleeps = sleep and on_gpu
-        options = {"gpu_memory_utilization": memory, "enable_sleep_mode": self.sleeps} if on_gpu else {"enforce_eager": True}
+        on_cpu = {"enforce_eager": True, "enable_chunked_prefill": False}  # a seeded request whose prompt comes in chunks fails on the CPU
+        options = {"gpu_memory_utilization": memory, "enable_sleep_mode": self.sleeps} if on_gpu else on_cpu
         try:
             self.llm = vllm.LLM(
                 model=self.folder, load_format="dummy", dtype=str(base.dtype).removeprefix("torch."), max_model_len=max_length, seed=seed,

@@ -8,6 +8,7 @@ __all__ = ['DIFFICULTIES', 'ADDITIONS', 'ALPHABET', 'EMBEDDED', 'worked_solution
            'save_policy', 'embedded_policy_path']
 
 # %% ../nbs/20_tasks.ipynb #b0fce410
+import random
 import re
 from collections.abc import Callable
 from importlib import resources

@@ -124,7 +124,8 @@ NUMBERS = ("done", "position", "skipped", "evaluations")
 
 
 def _whole_state(model) -> dict[str, Tensor]:
-    return {k: full(v).cpu().clone() for k, v in model.state_dict().items()}
+    twice = {n for n, _ in model.named_parameters(remove_duplicate=False)} - {n for n, _ in model.named_parameters()}  # tied
+    return {k: full(v).cpu().clone() for k, v in model.state_dict().items() if k not in twice}
 
 
 def write_model(trainer, folder: Path) -> None:

@@ -99,6 +99,7 @@ def shard(policy: Policy) -> Policy:
     for module in policy.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
     return policy
 
 

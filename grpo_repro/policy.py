@@ -137,8 +137,10 @@ def _unique(prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[int]]:
     return [list(p) for p in known], of
 
 
-def _hidden(model, prompt_ids: list[list[int]], completion_ids: Tensor, mask: Tensor, share: bool | None) -> Tensor:
+def _hidden(model, prompt_ids: list[list[int]], completion_ids: Tensor, mask: Tensor, share: bool | None, single: bool) -> Tensor:
     "Hidden states that predict the completion tokens, (n, H) in row-major order of the mask, the cheaper way."
+    if single:
+        return _plain_hidden(model, prompt_ids, completion_ids, mask)
     lengths, device = mask.sum(1), mask.device
     prompts, of = _unique(prompt_ids)
     sizes = torch.tensor([len(p) for p in prompts], device=device)
@@ -255,14 +257,15 @@ def score(
     *,
     temperature: float = 1.0,  # that of sampling, > 0
     share: bool | None = None,  # run each different prompt once; None: where it saves a tenth of the tokens and the model can
+    single: bool = False,  # one forward pass over everything, as sharded weights want it: no sharing, no cutting by length
 ) -> Scores:
     "Log-probability of each completion token and entropy of the distribution that it was drawn from."
     if not temperature > 0:
         raise ValueError(f"temperature must be positive to score, got {temperature}")
     _check_rows(prompt_ids, completion_ids, mask)
     if share and not can_share(model):
-        raise ValueError("this model cannot share a prompt between completions (its cache is not plain, or gradient checkpointing is on): share=None decides by itself")
-    hidden = _hidden(model, prompt_ids, completion_ids, mask, share)
+        raise ValueError("this model cannot share a prompt between completions (no plain cache, or gradient checkpointing): share=None decides by itself")
+    hidden = _hidden(model, prompt_ids, completion_ids, mask, share, single)
     logp, entropy = _through_head(model, hidden, completion_ids[mask], temperature)
     zeros = torch.zeros(mask.shape, device=mask.device, dtype=logp.dtype)
     return Scores(zeros.masked_scatter(mask, logp), zeros.masked_scatter(mask, entropy))

@@ -169,15 +169,16 @@ class Trainer:
     def _score(self, micro, *, reference: bool = False) -> Scores:
         "Scores of a micro-batch by the policy, or without gradient by the reference."
         arguments = (score, micro.prompt_ids, micro.completion_ids, micro.mask)
+        options = dict(temperature=self.config.temperature, single=self.config.shard)  # sharded weights: the same number of passes everywhere
         if not reference:
             if self.config.gradient_checkpointing and torch.is_grad_enabled():
                 self.model.train()
             try:
-                return self.policy(*arguments, temperature=self.config.temperature)
+                return self.policy(*arguments, **options)
             finally:
                 self.model.eval()
         with torch.no_grad(), self.model.disable_adapter() if self.reference is None else contextlib.nullcontext():
-            return (self.reference or self.policy)(*arguments, temperature=self.config.temperature)
+            return (self.reference or self.policy)(*arguments, **options)
 
     def advantages(self, rewards: Tensor, groups: Tensor, mask: Tensor, before: Scores, reference: Tensor | None, **options):
         "The estimator's advantages: (B,), or (B, T) where it shapes tokens."

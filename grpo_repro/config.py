@@ -32,7 +32,7 @@ class Config:
     max_rephrasings: int = 3  # N, at most so many of them
     pooled: bool = True  # responses to all wordings are one group; else each wording has its own
     ratios_under: str = "original"  # wording under which responses are scored and trained: original, or own (the one sampled from)
-    reward: str = "running_sums"  # math, running_sums, rephrased_sums, ratings, file.py:function or module:function
+    reward: str = "running_sums"  # math, running_sums, additions, rephrased_sums, ratings, file.py:function or module:function
     reward_kwargs: dict[str, float | str | None] = field(default_factory=dict)  # options of the reward function (math: timeout, on_timeout)
     out: str = "runs/first"  # folder of metrics, checkpoints, figure and final model
 

@@ -263,12 +263,13 @@ math_reward.take_timeouts = _take_timeouts
 # %% ../nbs/21_rewards.ipynb #37488328
 REWARDS = {
     "math": "grpo_repro.rewards:math_reward", "running_sums": "grpo_repro.tasks:running_sums_reward",
+    "additions": "grpo_repro.tasks:additions_reward",
     "rephrased_sums": "grpo_repro.rephrased_sums:chain_reward", "ratings": "grpo_repro.verifier:ratings_reward",
 }  # fmt: skip
 
 
 def load_reward(name: str, **options) -> Callable:
-    "With `options` bound to it, a reward function by name: one of `REWARDS` (`math`, `running_sums`, `rephrased_sums`, `ratings`), `file.py:function` or `module:function`."
+    "With `options` bound to it, a reward function by name: one of `REWARDS` (`math`, `running_sums`, `additions`, `rephrased_sums`, `ratings`), `file.py:function` or `module:function`."
     module, _, function = REWARDS.get(name, name).rpartition(":")
     if not module:
         raise ValueError(f"unknown reward {name!r}; known are {', '.join(REWARDS)}, or file.py:function or module:function")

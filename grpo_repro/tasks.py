@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DIFFICULTIES', 'ADDITIONS', 'ALPHABET', 'EMBEDDED', 'worked_solution', 'running_sums', 'running_sums_reward',
-           'check_steps', 'additions', 'character_tokenizer', 'tiny_policy', 'encode_batch', 'supervised', 'warm_start',
-           'save_policy', 'embedded_policy_path']
+           'check_steps', 'additions', 'additions_reward', 'character_tokenizer', 'tiny_policy', 'encode_batch',
+           'supervised', 'warm_start', 'save_policy', 'embedded_policy_path']
 
 # %% ../nbs/20_tasks.ipynb #b0fce410
 import random
@@ -76,6 +76,12 @@ def additions(n: int, *, seed: int, validation: bool = False) -> list[dict]:
     pairs = pairs[-500:] if validation else pairs[:-500]
     random.Random(seed).shuffle(pairs)
     return [{"prompt": ADDITIONS.format(a=a, b=b), "answer": str(a + b)} for a, b in pairs[:n]]
+
+
+def additions_reward(completions: list[str], answer: list[str], **_) -> list[float]:
+    "1.0 where the last whole number of a response is the sum, else 0.0. An expression is not an answer: `65 + 72 =` ends in 72."
+    numbers = [re.findall(r"\d+", text.replace(",", "")) for text in completions]
+    return [float(bool(found) and found[-1].lstrip("0") == str(a)) for found, a in zip(numbers, answer)]
 
 # %% ../nbs/20_tasks.ipynb #a35b6086
 ALPHABET = "0123456789+=-*/ abcdefghijklmnopqrstuvwxyzAB?.,:;|()<>\n"

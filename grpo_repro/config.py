@@ -104,8 +104,8 @@ def check_config(config: Config) -> Config:
     for name, known in choices.items():
         if getattr(config, name) not in known:
             raise ValueError(f"{name} = {getattr(config, name)!r}: known are {', '.join(known)}")
-    counts = ("questions_per_step", "group_size", "max_new_tokens", "steps", "micro_batch", "micro_batch_tokens", "epochs_per_step", "updates_per_epoch", "max_sampling_rounds")
-    for name in (*counts, "max_rephrasings"):
+    counts = ("questions_per_step", "group_size", "max_new_tokens", "steps", "micro_batch", "micro_batch_tokens", "epochs_per_step")
+    for name in (*counts, "updates_per_epoch", "max_sampling_rounds", "max_rephrasings"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
     if config.max_rows is not None and config.max_rows < 1:

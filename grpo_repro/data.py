@@ -159,7 +159,8 @@ def fitting_rows(rows, tokenizer, config):  # -> the data set without rows that 
     if not long:
         return rows, []
     worst, count = max(long, key=long.get), len(long)
-    named = f"{count} of {len(rows)} prompts are longer than max_prompt_tokens = {limit} (rows {', '.join(map(str, list(long)[:5]))}{', ...' if count > 5 else ''}; the longest is row {worst} with {long[worst]})"
+    which = ", ".join(map(str, list(long)[:5])) + (", ..." if count > 5 else "")
+    named = f"{count} of {len(rows)} prompts are longer than max_prompt_tokens = {limit} (rows {which}; the longest is row {worst} with {long[worst]})"
     if config.long_prompts == "fail" or count == len(rows):
         raise ValueError(f"{named}: raise max_prompt_tokens, or set long_prompts to skip")
     warnings.warn(f"{named}: left out", stacklevel=3)

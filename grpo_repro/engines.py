@@ -204,7 +204,7 @@ class ServerEngine:
     ) -> Rollouts:
         "G responses to each prompt, one request for each prompt; entropies are NaN."
         first = _seed(generator)
-        extra = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "stop_token_ids": self.eos_ids, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        extra = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "stop_token_ids": self.eos_ids, "return_token_ids": True}
 
         def ask(i: int):
             common = dict(model=self.name, n=group_size, max_tokens=max_new_tokens, temperature=temperature, top_p=1.0, logprobs=0)

@@ -17,7 +17,7 @@ from .parallel import full, placed_like
 
 # %% ../nbs/28_optimiser.ipynb #7266581f
 class MasterAdamW:
-    "AdamW on float32 copies of the trainable weights; in float32 the copies are the weights themselves. With `low_bit` the state has 8 bits and there are no copies (torchao)."
+    "AdamW on float32 copies of the trainable weights; in float32 they are the weights themselves. `low_bit`: state in 8 bits, no copies (torchao)."
 
     def __init__(self, model, lr: float, weight_decay: float, *, low_bit: bool = False):
         self.weights = [p for p in model.parameters() if p.requires_grad]

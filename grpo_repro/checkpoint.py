@@ -136,7 +136,7 @@ def write_model(trainer, folder: Path) -> None:
         trainer.tokenizer.save_pretrained(folder)
     trainer.world.barrier()
 
-
+# %% ../nbs/28_checkpoint.ipynb #ba65ee99
 def save_run(trainer) -> Path:
     "Write the checkpoint of a trainer, and delete all but the last `keep_checkpoints`."
     from safetensors.torch import save_file
@@ -160,7 +160,7 @@ def save_run(trainer) -> Path:
     trainer.world.barrier()
     return target
 
-
+# %% ../nbs/28_checkpoint.ipynb #d5ae0944
 def load_run(trainer) -> None:
     "Bring a trainer to the newest checkpoint in its folder, if there is one; a `ValueError` shows what differs, where it was made by another run."
     if not checkpoints(trainer.out):

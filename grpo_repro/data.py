@@ -145,23 +145,23 @@ def encode_prompts(tokenizer, prompts: list, *, rows: list[int] | None = None, s
     return out
 
 # %% ../nbs/25_data.ipynb #7310fb88
-def fitting_rows(rows, tokenizer, config):  # -> the data set without rows that are too long, and the numbers of those
+def fitting_rows(rows, tokenizer, config):  # -> the data set without rows that are too long
     "Check the length of each prompt, other wordings included."
     limit = config.max_prompt_tokens
     if limit is None:
-        return rows, []
+        return rows
     long = {}
     for i, prompt in enumerate(rows[config.prompt_column]):
-        more = rows[i][config.rephrasings] if config.rephrasings else []
+        more = rows[i].get(config.rephrasings) or []
         size = max(len(ids) for ids in encode_prompts(tokenizer, [prompt, *more], rows=[i] * (1 + len(more)), system_prompt=config.system_prompt))
         if size > limit:
             long[i] = size
     if not long:
-        return rows, []
+        return rows
     worst, count = max(long, key=long.get), len(long)
     which = ", ".join(map(str, list(long)[:5])) + (", ..." if count > 5 else "")
     named = f"{count} of {len(rows)} prompts are longer than max_prompt_tokens = {limit} (rows {which}; the longest is row {worst} with {long[worst]})"
     if config.long_prompts == "fail" or count == len(rows):
         raise ValueError(f"{named}: raise max_prompt_tokens, or set long_prompts to skip")
     warnings.warn(f"{named}: left out", stacklevel=3)
-    return rows.select([i for i in range(len(rows)) if i not in long]), list(long)
+    return rows.select([i for i in range(len(rows)) if i not in long])

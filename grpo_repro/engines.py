@@ -21,12 +21,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .parallel import full
+from .policy import causal_lm
 from .rollout import Rollouts
 
 # %% ../nbs/23_vllm.ipynb #a0cc4113
 def plain_weights(model) -> Iterator[tuple[str, Tensor]]:
     "Name and weight of each parameter as in a checkpoint of the plain model; a peft LoRA adapter is merged, out of place."
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = causal_lm(model)
     merged = {}
     for name, module in base.named_modules():
         if hasattr(module, "get_delta_weight"):
@@ -35,7 +37,7 @@ def plain_weights(model) -> Iterator[tuple[str, Tensor]]:
     for name, value in base.state_dict().items():
         name = name.replace(".base_layer.", ".")
         if "lora_" not in name:
-            yield name, merged.get(name, value).detach()
+            yield name, full(merged.get(name, value).detach())
 
 # %% ../nbs/23_vllm.ipynb #ade7f951
 def to_rollouts(
@@ -98,21 +100,18 @@ class VLLMEngine:
         vllm = _vllm()
         self.model, self.eos_ids, self.sampling = model, eos_ids, vllm.SamplingParams
         self.device = next(model.parameters()).device
-        self.folder = tempfile.mkdtemp(prefix="grpo_repro_vllm_")
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        base.config.save_pretrained(self.folder)
-        tokenizer.save_pretrained(self.folder)
+        base = causal_lm(model)
         on_gpu = self.device.type == "cuda"
         self.sleeps = sleep and on_gpu
         on_cpu = {"enforce_eager": True, "enable_chunked_prefill": False}  # a seeded request whose prompt comes in chunks fails on the CPU
         options = {"gpu_memory_utilization": memory, "enable_sleep_mode": self.sleeps} if on_gpu else on_cpu
-        try:
+        with tempfile.TemporaryDirectory(prefix="grpo_repro_vllm_") as folder:
+            base.config.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
             self.llm = vllm.LLM(
-                model=self.folder, load_format="dummy", dtype=str(base.dtype).removeprefix("torch."), max_model_len=max_length, seed=seed,
+                model=folder, load_format="dummy", dtype=str(base.dtype).removeprefix("torch."), max_model_len=max_length, seed=seed,
                 logprobs_mode="processed_logprobs", generation_config="vllm", disable_log_stats=True, **options,
             )  # fmt: skip
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
         self.sync()
 
     def sync(self) -> None:

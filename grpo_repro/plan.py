@@ -211,7 +211,8 @@ def memory_of(config: Config, facts: Facts, shape: Shape, *, capacity: float | N
     piece, item = min(CHUNK, tokens * facts.vocabulary), 2 if low else 4
     whole = facts.vocabulary * facts.hidden * (4 + (2 if low else 0)) if not config.lora_rank else 0
     head = max(12 * piece, (8 + item % 4) * piece + whole) + tokens * facts.hidden * item
-    before = facts.gradients if shape.count > processes else max(0, facts.gradients - facts.activations)  # the first backward pass makes them as it frees activations
+    first = shape.count <= processes  # the first backward pass makes gradients as it frees activations
+    before = max(0, facts.gradients - facts.activations) if first else facts.gradients
     update = {"gradients": before / split, "activations": facts.activations, "head (or one layer)": max(head, facts.layer)}
     update |= {"collected weights": facts.unit} if split > 1 else {}
     masters = 0 if eight else 4 * facts.low

@@ -10,6 +10,7 @@ is trained on. Printed: median seconds of a step per round, and the ratio. Needs
 """
 
 import argparse
+import functools
 import os
 import statistics
 import tempfile
@@ -119,7 +120,9 @@ def main() -> None:
         return compare("embedded task", embedded, 16, 40, args.rounds or 5, args.steps or 10)
     for shape in args.shapes:
         prompt, length = map(int, shape.split(":"))
-        compare(f"prompt {prompt}, completion {length}", lambda i: of_length(args.model, args.dtype, prompt, i), 2, length, args.rounds or 3, args.steps or 4)
+        compare(
+            f"prompt {prompt}, completion {length}", functools.partial(of_length, args.model, args.dtype, prompt), 2, length, args.rounds or 3, args.steps or 4
+        )
 
 
 if __name__ == "__main__":

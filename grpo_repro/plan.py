@@ -148,7 +148,7 @@ class Facts(NamedTuple):
     hidden: int
     share: bool  # is each prompt run once?
 
-
+# %% ../nbs/29_plan.ipynb #7ceb069e
 def facts_of(config: Config, architecture, shape: Shape) -> Facts:  # architecture: a transformers config
     "Count a model of this architecture, without making it."
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -266,7 +266,7 @@ def longest_prompt(config: Config, rows: int = 1000) -> int:
     longest = max(len(ids) for ids in encode_prompts(tokenizer, prompts, system_prompt=config.system_prompt))
     return longest if config.max_prompt_tokens is None else min(longest, config.max_prompt_tokens)
 
-
+# %% ../nbs/29_plan.ipynb #f938fee2
 @dataclass
 class Plan:
     "What a step of a run takes on one GPU."
@@ -291,8 +291,16 @@ class Plan:
         return 0.9 * GPUS[self.gpu].memory * 2**30
 
 
-def plan(config: Config, *, gpu: str = "h100", processes: int = 1, prompt: int | None = None, completion: float | None = None, architecture=None) -> Plan:
-    "Count a run's step. Lengths in tokens: of the longest prompt (from the data if None), and of a mean response (half of `max_new_tokens` if None)."
+def plan(
+    config: Config,
+    *,
+    gpu: str = "h100",  # a name in GPUS
+    processes: int = 1,
+    prompt: int | None = None,  # tokens of the longest; from the data if None
+    completion: float | None = None,  # tokens of a mean response; half of max_new_tokens if None
+    architecture=None,  # a transformers config; that of config.model if None
+) -> Plan:
+    "Count a run's step. A `ValueError` says what cannot be: an unknown GPU, a length that the config does not allow."
     if gpu not in GPUS:
         raise ValueError(f"unknown GPU {gpu!r}; known are {', '.join(GPUS)}")
     if processes < 1 or (completion is not None and not 0 < completion <= config.max_new_tokens) or (prompt is not None and prompt < 1):
@@ -309,8 +317,8 @@ def knobs(p: Plan, architecture) -> dict[str, Plan]:
     "The same run with one setting changed to save memory, by the flag that does it."
     config, more = p.config, max(2, 2 * p.processes)
     ways = {
-        "--gradient-checkpointing": dict(gradient_checkpointing=True), "--micro-batch 1": dict(micro_batch=1), "--optimiser adamw_8bit": dict(optimiser="adamw_8bit"),
-        "--lora-rank 16": dict(lora_rank=16, shard=False), "--dtype bfloat16": dict(dtype="bfloat16"),
+        "--gradient-checkpointing": dict(gradient_checkpointing=True), "--micro-batch 1": dict(micro_batch=1),
+        "--optimiser adamw_8bit": dict(optimiser="adamw_8bit"), "--lora-rank 16": dict(lora_rank=16, shard=False), "--dtype bfloat16": dict(dtype="bfloat16"),
         f"--sample-batch {max(config.group_size, config.sample_batch // 4)}": dict(sample_batch=max(config.group_size, config.sample_batch // 4)),
     }  # fmt: skip
     if config.engine == "vllm":
@@ -333,7 +341,8 @@ def report(p: Plan, others: dict[str, Plan]) -> str:
     names = list(dict.fromkeys(part for parts in p.memory.values() for part in parts))
     lines = [
         f"{p.config.model}: {f.parameters / 1e6:,.0f} M parameters, {trained}, {p.config.dtype}; {p.processes} x {p.gpu}",
-        f"a step: {s.responses:,} responses, prompts of at most {s.prompt:,} tokens, completions of at most {s.completion:,} (mean {p.completion:,.0f}): about {tokens:,.0f} tokens",
+        f"a step: {s.responses:,} responses, about {tokens:,.0f} tokens: prompts of at most {s.prompt:,}, completions of at most {s.completion:,} "
+        f"(mean {p.completion:,.0f})",
         f"at most {s.rows} responses in a micro-batch, each prompt run {'once' if f.share else 'with each of its completions'}",
         "",
         f"{'memory on one GPU':20s}" + "".join(f"{phase:>16s}" for phase in p.memory),

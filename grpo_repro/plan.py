@@ -93,7 +93,7 @@ def _placed(model):
                 kind[name] = known.get(old)
     return model
 
-
+# %% ../nbs/29_plan.ipynb #9a6d2955
 def _run(model, shape: Shape, share: bool) -> Tensor:
     "The trunk's passes over a micro-batch; a number to stand for the loss."
     ids = lambda n, length: torch.zeros(n, length, dtype=torch.long)
@@ -329,7 +329,7 @@ def knobs(p: Plan, architecture) -> dict[str, Plan]:
         found[f"--shard on {more} GPUs"] = again(replace(config, shard=True), more)
     return {flag: q for flag, q in sorted(found.items(), key=lambda item: item[1].peak) if q.peak < 0.98 * p.peak}
 
-
+# %% ../nbs/29_plan.ipynb #01b375b9
 def _size(value: float) -> str:
     return f"{value / 2**30:,.1f} GiB" if value >= 2**30 else f"{value / 2**20:,.0f} MiB"
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .rewards import last_boxed
+from .grading import last_boxed
 
 # %% ../nbs/42_diversity.ipynb #330279a1
 def words_of(text: str) -> list[str]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from .endpoint import Cache, Endpoint, Reply, digest
-from .rewards import last_boxed, math_reward
+from .grading import last_boxed
+from .rewards import math_reward
 
 # %% ../nbs/25_rephrase.ipynb #854c7da6
 PROMPT_VERSION = 1

@@ -22,7 +22,7 @@ from grpo_repro.cli import main
 from grpo_repro.data import load_rows
 from grpo_repro.endpoint import Cache, Endpoint, EndpointError, digest
 from grpo_repro.rephrase import fault, numbers_in, parse_rephrasings, rephrase, rephrase_messages, rephrase_one
-from grpo_repro.rewards import last_boxed
+from grpo_repro.grading import last_boxed
 
 FAULTS = ("429", "500", "hang", "cut", "truncated", "empty choice", "refusal", "wrong n", "not utf-8")
 QUESTION = "Ann has {a} apples and buys {b} more. How many apples does Ann have now?"

@@ -65,14 +65,6 @@ def test_a_reference_that_cannot_be_read_gives_none():
     assert math_reward(["\\boxed{1}"], answer=[""]) == [None]
 
 
-def test_agreement_with_800_real_labels(shared, grader):
-    "One disagreement, where the stored label is wrong: 10{,}000 is 10000."
-    rows = [json.loads(line) for line in (shared / "rollouts" / "math_100x8.jsonl").open()]
-    verdicts = grader([r["answer"] for r in rows], [r["response"] for r in rows])
-    odd = [(r["answer"], r["predicted"]) for r, v in zip(rows, verdicts) if v != r["correct"]]
-    assert odd == [("10{,}000", "10000")]
-
-
 def test_a_reward_that_raises_names_function_row_and_cause():
     def bad(completions, answer, **_):
         return [1 / int(a) for a in answer]
@@ -138,10 +130,11 @@ def test_ten_thousand_hostile_strings_from_eight_threads():
     for worker in grader.workers:
         worker.ask = timed.__get__(worker)
     with ThreadPoolExecutor(8) as threads:
-        shares = list(threads.map(lambda i: grader(["5"] * len(texts[i::8]), texts[i::8]), range(8)))
+        shares = list(threads.map(lambda i: grader(["\\sqrt{x}+5"] * len(texts[i::8]), texts[i::8]), range(8)))
     verdicts = [v for share in shares for v in share]
-    assert len(verdicts) == len(slow) == 10_000 and set(verdicts) <= {True, False}
-    assert max(slow) < timeout + 5 and sorted(slow)[9_900] < 2 * timeout
+    assert len(verdicts) == 10_000 and set(verdicts) <= {True, False}
+    assert len(slow) > 500, "so many needed a worker"
+    assert max(slow) < timeout + 5 and sorted(slow)[int(0.9 * len(slow))] < 2 * timeout
     assert 0 < grader.timeouts < 500
     assert grader(["5", "5"], ["\\boxed{5}", "\\boxed{6}"]) == [True, False], "as good as new"
     pids = [w.process.pid for w in grader.workers]
@@ -153,8 +146,9 @@ def test_a_timeout_is_none_where_it_is_asked_for_and_is_counted():
     grader = MathGrader(workers=1, timeout=0.3, on_timeout="none")
     endless = "\\boxed{9^{9^{9^{9}}}+1}"
     assert grader(["5", "5"], [endless, "\\boxed{5}"])[1] is True
+    before = grader.timeouts
     found = grader(["7"], ["\\boxed{\\sum_{n=1}^{10^9} \\frac{\\sin n}{n}}"])
-    assert found[0] in (None, False) and (found[0] is None) == (grader.timeouts > 0)
+    assert found[0] in (None, False) and (found[0] is None) == (grader.timeouts > before)
     grader.close()
     with pytest.raises(ValueError, match="known are zero, none"):
         MathGrader(on_timeout="one")

@@ -54,11 +54,17 @@ class Rollouts:
         return Rollouts(prompts, *tokens, flat("question"), flat("source"), flat("truncated"))
 
 # %% ../nbs/23_rollout.ipynb #c0eb8418
-def _pick(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-    "Next token (B,), and its log-probability and the entropy it was drawn with, (2, B)."
+def _pick(logits: Tensor, temperature: float, generator: torch.Generator | None, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    "Next token (B,), and its log-probability and the entropy it was drawn with, (2, B). `draws` (B,) in [0, 1) decide where they are given."
     logp = (logits.float() / (temperature or 1.0)).log_softmax(-1)
     probs = logp.exp()
-    token = logp.argmax(-1) if temperature == 0 else torch.multinomial(probs, 1, generator=generator)[:, 0]
+    if temperature == 0:
+        token = logp.argmax(-1)
+    elif draws is None:
+        token = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    else:
+        below = probs.double().cumsum(-1)
+        token = torch.searchsorted(below, (draws * below[:, -1])[:, None], right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
     return token, torch.stack([logp.gather(-1, token[:, None])[:, 0], torch.special.entr(probs).sum(-1)])
 
 
@@ -82,6 +88,7 @@ def sample(
     eos_ids: list[int],  # tokens that end a completion
     temperature: float = 1.0,  # 0 is greedy
     generator: torch.Generator | None = None,
+    draws: Tensor | None = None,  # (Q*n, max_new_tokens) float64 in [0, 1): a random number for each token, instead of the generator's
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # completion_ids, mask (bool), logp, entropy, each (Q*n, T); a prompt's n rows follow each other
     "Sample `n` completions of each prompt from the model's own distribution (no top-k, no top-p)."
     cache, logits, attention = _prefill(model, prompts, n)
@@ -93,7 +100,7 @@ def sample(
     writing = torch.ones(total, dtype=torch.bool, device=device)
     positions = attention.sum(1, keepdim=True)
     for t in range(max_new_tokens):
-        token, (log_prob, spread) = _pick(logits, temperature, generator)
+        token, (log_prob, spread) = _pick(logits, temperature, generator, None if draws is None else draws[live, t])
         row = live[writing]
         tokens[row, t], logp[row, t], entropy[row, t] = token[writing], log_prob[writing], spread[writing]
         ends = writing & torch.isin(token, eos)

@@ -167,17 +167,17 @@ class Trainer:
 
     def _score(self, micro, *, reference: bool = False) -> Scores:
         "Scores of a micro-batch by the policy, or without gradient by the reference."
-        arguments = (score, micro.prompt_ids, micro.completion_ids, micro.mask)
         options = dict(temperature=self.config.temperature, single=self.config.shard)  # sharded weights: the same number of passes everywhere
+        options["share"] = False if self.config.gradient_checkpointing else None  # else rounding would tell reference and policy apart
         if not reference:
             if self.config.gradient_checkpointing and torch.is_grad_enabled():
                 self.model.train()
             try:
-                return self.policy(*arguments, **options)
+                return self.policy(score, micro.prompt_ids, micro.completion_ids, micro.mask, **options)
             finally:
                 self.model.eval()
         with torch.no_grad(), self.model.disable_adapter() if self.reference is None else contextlib.nullcontext():
-            return (self.reference or self.policy)(*arguments, **options)
+            return (self.reference or self.policy)(score, micro.prompt_ids, micro.completion_ids, micro.mask, **options)
 
     def advantages(self, rewards: Tensor, groups: Tensor, mask: Tensor, before: Scores, reference: Tensor | None, **options):
         "The estimator's advantages: (B,), or (B, T) where it shapes tokens."

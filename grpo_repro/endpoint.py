@@ -115,14 +115,15 @@ class Endpoint:
         await self.client.close()
 
     async def ask(
-        self, key: str, messages: list[dict], *, about: str = "", schema: dict | None = None, temperature: float = 1.0, max_tokens: int = 2048
-    ) -> Reply | None:
+        self, key: str, messages: list[dict], *, about: str = "", schema: dict | None = None, temperature: float = 1.0, max_tokens: int = 2048,
+        seed: int | None = None,
+    ) -> Reply | None:  # fmt: skip
         "The reply kept under `key`, else a new one, kept before it is returned; None where the endpoint never answered."
         kept = self.cache.get(key)
         if kept is not None:
             self.spent["cached"] += 1
             return kept
-        options = {"temperature": temperature, "max_tokens": max_tokens}
+        options = {"temperature": temperature, "max_tokens": max_tokens} | ({} if seed is None else {"seed": seed})
         if schema is not None:
             options["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
         reply = await self._request(messages, options)
@@ -175,6 +176,6 @@ class Endpoint:
         if "max_completion_tokens" in message and "max_tokens" in sent:
             self.limit = "max_completion_tokens"
             return True
-        named = [k for k in ("temperature", "response_format") if k in sent and (k in message or k == "response_format")]
+        named = [k for k in ("seed", "temperature", "response_format") if k in sent and (k in message or k == "response_format")]
         self.left_out |= set(named[:1])
         return bool(named)

@@ -90,7 +90,8 @@ def normalise(s: str) -> str:
     s = _TEXT.sub(_unwrap, re.sub(r"\bnp\.(?=[a-z])", r"\\", s))
     s = re.sub(r"\\unit\s*(?:\^\s*(?:\d|\{\d\}))?", "", s)
     s = _UNIT.sub("", re.sub(r"\s*\bpercent\b", "%", re.sub(r"\s*\bdegrees?\b", "", s)))
-    s = re.sub(r"\\frac\s*(\{[^{}]*\}|\d)\s*(\{|\d)", lambda m: rf"\frac{m[1] if m[1][0] == '{' else '{' + m[1] + '}'}{m[2] if m[2] == '{' else '{' + m[2] + '}'}", s)
+    braced = lambda x: x if x[0] == "{" else f"{{{x}}}"
+    s = re.sub(r"\\frac\s*(\{[^{}]*\}|\d)\s*(\{|\d)", lambda m: "\\frac" + braced(m[1]) + braced(m[2]), s)
     s = re.sub(r"\\sqrt\s*(\d)", r"\\sqrt{\1}", s)
     s = re.sub(r"([\^_])\s*\{(\w)\}", r"\1\2", s)
     s = re.sub(r"\b(?:or|and)\b|;", ",", s) if re.search(r"\d", s) else s
@@ -172,7 +173,7 @@ def _enclosed(s: str) -> tuple[str | None, list[str]]:
 
 def _interval(s: str) -> str:
     "`-2 \\le x < 7` and `x > 2` as intervals; anything else as it is."
-    s = re.sub(r"\\[gl]eq?(?:slant)?(?![a-z])|[<>]=|[≤≥]", lambda m: ">=" if m[0][:2] in ("\\g", ">=", "≥") else "<=", s).replace("\\lt", "<").replace("\\gt", ">")
+    s = re.sub(r"\\geq?(?:slant)?(?![a-z])|≥", ">=", re.sub(r"\\leq?(?:slant)?(?![a-z])|≤", "<=", s)).replace("\\lt", "<").replace("\\gt", ">")
     if m := re.fullmatch(r"([^<>=]+)(<=?)\s*[a-z]\s*(<=?)([^<>=]+)", s):
         return f"{'[' if '=' in m[2] else '('}{m[1].strip()},{m[4].strip()}{']' if '=' in m[3] else ')'}"
     if m := re.fullmatch(r"[a-z]\s*([<>]=?)([^<>=]+)", s):

@@ -285,12 +285,11 @@ def grade_samples(problems: list[Problem], samples: dict, n: int, grader: MathGr
     for name in dict.fromkeys(p.benchmark for p in problems):
         mine = [p for p in problems if p.benchmark == name]
         theirs = [[samples[name, p.id, i] for i in range(n)] for p in mine]
-        flat = [row for group in theirs for row in group]
         key = lambda row: None if row["predicted"] is None else canonical(row["predicted"])
         votes = [majority([key(r) for r in group], [r["correct"] for r in group]) for group in theirs]
-        mean = lambda f: sum(map(f, flat)) / len(flat)
         right = torch.tensor([sum(r["correct"] for r in group) for group in theirs])
-        shares = mean(lambda r: r["truncated"]), mean(lambda r: r["predicted"] is None), mean(lambda r: r["tokens"])
+        columns = zip(*((r["truncated"], r["predicted"] is None, r["tokens"]) for group in theirs for r in group))
+        shares = [sum(column) / (len(mine) * n) for column in columns]
         out.append(Result(name, [p.id for p in mine], right, n, torch.tensor(votes, dtype=torch.float64), *shares, (excluded or {}).get(name, [])))
     return out
 
@@ -396,7 +395,8 @@ def compare_runs(first: Path, second: Path) -> str:
     for name in dict.fromkeys(b for b, _ in both):
         one, two = (torch.tensor([r[key] for key in both if key[0] == name], dtype=torch.float64) for r in rights)
         c = compare(one, two)
-        lines.append(f"{name:16s}{len(one):>9d}{one.mean():>10.1%}{two.mean():>10.1%}   {100 * c.difference:+.1f} [{100 * c.low:+.1f}, {100 * c.high:+.1f}]   p = {c.p:.4f}")
+        gap = f"{100 * c.difference:+.1f} [{100 * c.low:+.1f}, {100 * c.high:+.1f}]   p = {c.p:.4f}"
+        lines.append(f"{name:16s}{len(one):>9d}{one.mean():>10.1%}{two.mean():>10.1%}   {gap}")
     only = sum(len(r) for r in rights) - 2 * len(both)
     lines += [f"{only} problems are in one of the two only, and do not count"] if only else []
     return "\n".join([f"{'benchmark':16s}{'problems':>9s}{'first':>10s}{'second':>10s}   difference in points, 95% interval, paired", *lines])
@@ -428,7 +428,8 @@ def grade_file(
                 verdicts = _grade_rows(rows, answer_column, response_column, {"tolerance": tolerance} if tolerance else {}, grader, counts)
                 if None in verdicts and unreadable == "fail":
                     i = verdicts.index(None)
-                    raise ValueError(f"{path}, line {first + i}: the reference {rows[i][answer_column]!r} cannot be read; --unreadable null gives such rows null")
+                    what = f"the reference {rows[i][answer_column]!r} cannot be read"
+                    raise ValueError(f"{path}, line {first + i}: {what}; --unreadable null gives such rows null")
                 target.write("".join(json.dumps(row | {"correct": verdict}, ensure_ascii=False) + "\n" for row, verdict in zip(rows, verdicts)))
                 bar.update(len(rows))
         temporary.replace(out)

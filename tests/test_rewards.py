@@ -1,6 +1,5 @@
 "The grader against hostile text, other threads, and 800 real responses."
 
-import json
 import os
 import random
 import threading

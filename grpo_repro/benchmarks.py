@@ -87,7 +87,7 @@ def _reference(value, where: str) -> str:
         raise ValueError(f"{where}: no answer, so nothing could be right; mend the row or leave it out")
     return text
 
-
+# %% ../nbs/40_benchmarks.ipynb #d2ff605e
 def to_problem(row: dict, i: int, benchmark: str, source: Source) -> Problem:
     "One row of a benchmark as a problem. A `ValueError` names the row."
     where = f"benchmark {benchmark!r}, row {i}"
@@ -135,7 +135,7 @@ def load_benchmark(
         raise ValueError(f"benchmark {known!r}: the id {min(twice)!r} occurs more than once, and samples are kept by id")
     return problems
 
-
+# %% ../nbs/40_benchmarks.ipynb #24e2c071
 def _from_hub(source: Source, revision: str | None):
     import datasets
 

@@ -170,7 +170,7 @@ def _enclosed(s: str) -> tuple[str | None, list[str]]:
             return s[0] + s[-1], parts
     return None, split_top(s)
 
-
+# %% ../nbs/21_grading.ipynb #2682a189
 def _interval(s: str) -> str:
     "`-2 \\le x < 7` and `x > 2` as intervals; anything else as it is."
     s = re.sub(r"\\geq?(?:slant)?(?![a-z])|≥", ">=", re.sub(r"\\leq?(?:slant)?(?![a-z])|≤", "<=", s)).replace("\\lt", "<").replace("\\gt", ">")
@@ -247,7 +247,7 @@ def _by_parts(g: str, a: str, again: Callable) -> bool | None:
         return _sets(_plus_minus(parts), _plus_minus(answers), again)
     return None
 
-
+# %% ../nbs/21_grading.ipynb #8485887f
 def _same(gold: str, answer: str, tolerance: float, absolute: float, algebra: Callable) -> bool | None:
     if not gold or not answer:
         return False if gold else None

@@ -91,13 +91,12 @@ def sample(
     draws: Tensor | None = None,  # (Q*n, max_new_tokens) float64 in [0, 1): a random number for each token, instead of the generator's
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # completion_ids, mask (bool), logp, entropy, each (Q*n, T); a prompt's n rows follow each other
     "Sample `n` completions of each prompt from the model's own distribution (no top-k, no top-p)."
-    cache, logits, attention = _prefill(model, prompts, n)
-    total, device = len(prompts) * n, logits.device
+    (cache, logits, attention), total = _prefill(model, prompts, n), len(prompts) * n
+    device = logits.device
     tokens = torch.zeros(total, max_new_tokens, dtype=torch.long, device=device)
     logp, entropy = torch.zeros(2, total, max_new_tokens, device=device)
     lengths = torch.full((total,), max_new_tokens, device=device)
-    live, eos = torch.arange(total, device=device), torch.tensor(eos_ids, device=device)
-    writing = torch.ones(total, dtype=torch.bool, device=device)
+    live, eos, writing = torch.arange(total, device=device), torch.tensor(eos_ids, device=device), torch.ones(total, dtype=torch.bool, device=device)
     positions = attention.sum(1, keepdim=True)
     for t in range(max_new_tokens):
         token, (log_prob, spread) = _pick(logits, temperature, generator, None if draws is None else draws[live, t])

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EvalConfig', 'check_eval', 'read_samples', 'sample_seed', 'fingerprint', 'batches', 'hf_engine', 'vllm_engine',
-           'draw_samples', 'Result', 'grade_samples', 'report_of', 'report_text', 'evaluate', 'compare_runs',
-           'grade_file']
+           'draw_samples', 'Result', 'grade_samples', 'report_of', 'numbers_in', 'report_text', 'evaluate',
+           'compare_runs', 'grade_file']
 
 # %% ../nbs/40_samples.ipynb #fdcc8df8
 import asyncio
@@ -161,7 +161,7 @@ def hf_engine(config: EvalConfig) -> Callable:
 
     return answers
 
-
+# %% ../nbs/40_samples.ipynb #a414ba6b
 def vllm_engine(config: EvalConfig) -> Callable:
     "Samples by vLLM in this process, a seed with each request."
     from grpo_repro.engines import _vllm
@@ -303,16 +303,21 @@ def report_of(results: list[Result], ks: list[int]) -> dict:
         names = [*(f"pass@{k}" for k in ks), f"avg@{r.n}", f"maj@{r.n}"]
         numbers = {name: {"value": float(m), "low": float(a), "high": float(b)} for name, m, a, b in zip(names, means, low, high)}
         about = {"problems": len(r.ids), "n": r.n, "truncated": r.truncated, "unanswered": r.unanswered, "tokens": r.tokens, "excluded": r.excluded}
-        out[r.benchmark] = about | numbers
+        out[r.benchmark] = about | numbers | {"right": dict(zip(r.ids, r.right.tolist()))}
     if len(out) > 1:
-        shared = [name for name in next(iter(out.values())) if isinstance(next(iter(out.values()))[name], dict)]
+        shared = numbers_in(next(iter(out.values())))
         out["average"] = {name: {"value": sum(b[name]["value"] for b in out.values()) / len(out)} for name in shared}
     return out
 
 
+def numbers_in(row: dict) -> list[str]:
+    "The names of a benchmark's estimates."
+    return [name for name, value in row.items() if isinstance(value, dict) and "value" in value]
+
+
 def report_text(report: dict) -> str:
     "The report as a table."
-    names = [k for k, v in next(iter(report.values())).items() if isinstance(v, dict)]
+    names = numbers_in(next(iter(report.values())))
     shown = lambda v: f"{100 * v['value']:.1f} [{100 * v['low']:.1f}, {100 * v['high']:.1f}]" if "low" in v else f"{100 * v['value']:.1f}"
     head = f"{'benchmark':16s}{'problems':>9s}{'n':>5s}" + "".join(f"{name:>19s}" for name in names) + f"{'truncated':>11s}{'no answer':>11s}{'tokens':>8s}"
     lines = [head]
@@ -358,7 +363,7 @@ def _problems(config: EvalConfig, grader: MathGrader) -> tuple[list[Problem], di
     left_out = {name: [p.id for p in bad if p.benchmark == name] for name in dict.fromkeys(p.benchmark for p in bad)}
     return [p for p in problems if p not in bad], left_out
 
-
+# %% ../nbs/40_samples.ipynb #8c337fef
 def evaluate(config: EvalConfig, *, progress: bool = True) -> dict:
     "Sample, grade, report. Writes OUT/samples.jsonl, OUT/graded.jsonl and OUT/report.json; a run that was killed goes on where it was."
     ks, grader = check_eval(config), MathGrader()

@@ -88,7 +88,8 @@ def test_thousands_and_decimals(units, places):
 
 
 PIECES = st.sampled_from(
-    "\\boxed{ } { \\frac \\text{ 1 23 , ( ) [ ] = x \\in \\pm \\cup $ % ^ _ \\\\ \\begin{pmatrix} \\end{pmatrix} & #### and or \\le < - / . A 10 \\times e ° \\left ٣ ²".split()
+    "\\boxed{ } { \\frac \\text{ 1 23 , ( ) [ ] = x \\in \\pm \\cup $ % ^ _ \\\\ \\begin{pmatrix} \\end{pmatrix} & #### and or".split()
+    + "\\le < - / . A 10 \\times e ° \\left ٣ ²".split()
     + [" ", "answer is "]
 )
 

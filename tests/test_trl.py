@@ -193,7 +193,7 @@ def test_wordings_that_are_missing_or_do_not_divide_are_named(tmp_path):
         make(tmp_path, rephrasings_column="other").train()
     with pytest.raises(ValueError, match="make it a multiple of 3"):
         make(tmp_path, data=rows(other=lambda r: ["0+" + r["prompt"]] * 2), rephrasings_column="other").train()
-    uneven = rows(other=lambda r: ["0+" + r["prompt"]] * (1 + len(r["prompt"]) % 2))
+    uneven = rows(other=lambda r: ["0+" + r["prompt"]] * (1 + 2 * (r["prompt"][0] in "02468")))
     with pytest.raises(ValueError, match="expected a list of wordings, . as in the first row"):
         make(tmp_path, data=uneven, rephrasings_column="other", num_generations=4, shuffle_dataset=False).train()
     with pytest.raises(ValueError, match="cannot be used with tools"):

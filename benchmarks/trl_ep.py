@@ -44,8 +44,8 @@ def step_seconds(kind: str, model: str, steps: int, seed: int, small: bool) -> f
     theirs = trl.GRPOConfig, trl.GRPOTrainer, {}
     config, trainer, extra = theirs if kind == "TRL's GRPO" else (GRPOConfig, GRPOTrainer, {"advantage": "ep_grpo"})
     args = config(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=questions * 8, num_generations=8, max_completion_length=tokens, max_steps=steps + 2, beta=0.0,
-        learning_rate=1e-7, report_to=[], use_cpu=True, bf16=False, save_strategy="no", disable_tqdm=True, seed=seed, logging_steps=1000, **extra,
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=questions * 8, num_generations=8, max_completion_length=tokens, max_steps=steps + 2,
+        beta=0.0, learning_rate=1e-7, report_to=[], use_cpu=True, bf16=False, save_strategy="no", disable_tqdm=True, seed=seed, logging_steps=1000, **extra,
     )  # fmt: skip
     rows = Dataset.from_list([{"prompt": r["prompt"], "answer": r["answer"]} for r in running_sums(512, seed=3)])
     clock = Clock()

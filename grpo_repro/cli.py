@@ -87,9 +87,9 @@ def summary(evaluations: list[dict], rows: list[dict]) -> str:
 
 # %% ../nbs/60_cli.ipynb #d92e0d24
 def diagnose(
-    log: tyro.conf.Positional[Path],
-    group: str,
-    reward: str,
+    log: tyro.conf.Positional[list[Path]],
+    group: str | None = None,
+    reward: str | None = None,
     threshold: float | None = None,
     length: str | None = None,
     skip_bad: bool = False,
@@ -99,26 +99,33 @@ def diagnose(
     """What is wrong with my run? Silent groups, waste, failed-but-reinforced responses, and what would help.
 
     Args:
-        log: rollout log, .jsonl, .csv or .parquet
+        log: rollout logs, .jsonl, .csv or .parquet, or folders of them; those that TRL, verl and grpo-repro write need no options
         group: column that says which question a response answers
         reward: column with its reward
         threshold: least reward of a right response; understood for 0/1 and -1/1 rewards
         length: column with token counts or text; found by name if not given
         skip_bad: leave out lines that cannot be read, and count them
         json: print JSON instead of text
-        plot: write a figure to this file
+        plot: write a figure to this file, and one of the steps beside it
     """
     from grpo_repro.diagnostics import diagnose as examine
-    from grpo_repro.diagnostics import plot_diagnosis, read_log, report, verdict
+    from grpo_repro.diagnostics import plot_diagnosis, report, verdict
+    from grpo_repro.logs import plot_trends, read_logs, trend_text, trends
 
-    found = read_log(log, group, reward, length=length, skip_bad=skip_bad)
+    found = read_logs(log, group=group, reward=reward, length=length, skip_bad=skip_bad)
     d = examine(found["rewards"], found["groups"], threshold=threshold, lengths=found["lengths"])
+    rows = trends(found, threshold=threshold)
     if json:
-        print(_dumps(d | {"skipped": found["skipped"], "length_unit": found["length_unit"], "verdict": verdict(d)}))
+        about = {"skipped": found["skipped"], "length_unit": found["length_unit"], "verdict": verdict(d), "writer": found["layout"].writer}
+        print(_dumps(d | about | {"trends": rows}))
     else:
         print(report(d, unit=found["length_unit"], skipped=found["skipped"]))
+        if len(rows) > 1:
+            print("\n" + trend_text(rows))
     if plot:
         plot_diagnosis(d, found["rewards"], found["groups"]).savefig(plot)
+        if len(rows) > 1:
+            plot_trends(rows).savefig(plot.with_name(f"{plot.stem}_steps{plot.suffix}"))
 
 # %% ../nbs/60_cli.ipynb #fccf3a38
 def _dumps(value: dict) -> str:

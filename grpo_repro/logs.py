@@ -55,6 +55,12 @@ def log_files(paths: list[Path]) -> list[Path]:
         found += inside
     return found
 
+
+def _rows(files: list[Path]) -> Iterator[tuple[Path, int, dict | str]]:
+    for path in files:
+        for number, row in _reader(path)(path):
+            yield path, number, row
+
 # %% ../nbs/13_logs.ipynb #d15f043a
 def _named(row: dict, columns: tuple[str, ...]) -> int:
     text = json.dumps([row[c] for c in columns], default=str)
@@ -82,12 +88,6 @@ def _values(row: dict | str, layout: Layout) -> tuple[int, float, int, float]:
         raise LogError(f"step or length cannot be read ({error})") from None
 
 # %% ../nbs/13_logs.ipynb #83c52607
-def _rows(files: list[Path]) -> Iterator[tuple[Path, int, dict | str]]:
-    for path in files:
-        for number, row in _reader(path)(path):
-            yield path, number, row
-
-
 def read_logs(
     paths: list[Path],  # files and folders
     *,

@@ -97,38 +97,11 @@ def read_log(
     *,
     length: str | None = None,  # column of token counts, or of text (then measured in characters); found by name if None
     skip_bad: bool = False,  # count lines that cannot be read instead of stopping
-) -> dict:  # rewards (B,) float64, groups (B,) int64, lengths (B,) or None, length_unit, skipped
+) -> dict:  # as of `logs.read_logs`
     "A rollout log as tensors. `LogError` names the line and what is wrong with it."
-    path = Path(path)
-    reader = _reader(path)
-    ids, groups, rewards, lengths, skipped = {}, [], [], [], 0
-    for number, row in reader(path):
-        try:
-            if isinstance(row, str):
-                raise LogError(row)
-            for column in (group, reward, length):
-                if column and column not in row:
-                    raise LogError(f"no column {column!r}; there are {', '.join(map(repr, row))}")
-            length = length or _length_column(row)
-            score, size = _number(row[reward]), _length(row.get(length)) if length else 0.0
-        except (LogError, ValueError, TypeError) as error:
-            if skip_bad:
-                skipped += 1
-                continue
-            what = str(error) if isinstance(error, LogError) else f"column {reward!r} holds {row[reward]!r}, not a finite number"
-            raise LogError(f"{path}, line {number}: {what} (--skip-bad leaves such lines out and counts them)") from None
-        groups.append(ids.setdefault(json.dumps(row[group], default=str), len(ids)))
-        rewards.append(score)
-        lengths.append(size)
-    if not rewards:
-        raise LogError(f"{path}: no readable row" + (f" ({skipped} skipped)" if skipped else ""))
-    return {
-        "rewards": torch.tensor(rewards, dtype=torch.float64),
-        "groups": torch.tensor(groups),
-        "lengths": torch.tensor(lengths, dtype=torch.float64) if length else None,
-        "length_unit": "characters" if length in _TEXT_COLUMNS else "tokens",
-        "skipped": skipped,
-    }
+    from grpo_repro.logs import read_logs
+
+    return read_logs([Path(path)], group=group, reward=reward, length=length, skip_bad=skip_bad)
 
 # %% ../nbs/13_diagnostics.ipynb #d111cbf5
 def zero_variance_at(

@@ -17,6 +17,7 @@ from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from grpo_repro import advantages as adv  # noqa: E402
+from grpo_repro.cli import main  # noqa: E402
 from grpo_repro.integrations.trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from grpo_repro.tasks import embedded_policy_path, running_sums, running_sums_reward  # noqa: E402
 
@@ -295,3 +296,14 @@ def test_the_table_of_completions_shows_these_advantages(tmp_path):
     table = Dataset.from_parquet(str(file), cache_dir=str(tmp_path / "cache"))
     assert_close(torch.tensor(table["advantage"]).float(), trainer.seen[0][1]["advantages"])
     assert json.dumps(trainer.state.log_history)
+
+
+def test_trl_s_own_logs_go_through_diagnose_without_options(tmp_path, capsys):
+    trainer = make(tmp_path, log_completions=True, num_generations=4)
+    trainer.train()
+    capsys.readouterr()
+    assert main(["diagnose", str(tmp_path / "out" / "completions"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["writer"] == "TRL" and said["responses"] == 32 and said["groups"] == 8 and [t["step"] for t in said["trends"]] == [1, 2]
+    shares = [h["groups/zero_variance"] for h in trainer.state.log_history if "groups/zero_variance" in h]
+    assert [t["zero_variance_share"] for t in said["trends"]] == shares

@@ -42,8 +42,8 @@ def accuracy(model, tokenizer) -> float:
 def by_us(method: str, seed: int, steps: int) -> tuple[list[float], float]:
     kwargs = METHODS[method]
     config = Config(
-        advantage=method, threshold=kwargs.get("threshold"), steps=steps, warmup_steps=0, seed=seed, out=tempfile.mkdtemp(), tensorboard=False, eval_questions=4,
-        save_every=10**6, device="cpu",
+        advantage=method, threshold=kwargs.get("threshold"), steps=steps, warmup_steps=0, seed=seed, out=tempfile.mkdtemp(), tensorboard=False,
+        eval_questions=4, save_every=10**6, device="cpu",
     )  # fmt: skip
     trainer = Trainer(config)
     rows = trainer.train()
@@ -54,8 +54,8 @@ def by_trl(method: str, seed: int, steps: int) -> tuple[list[float], float]:
     reward = lambda completions, answer, **_: running_sums_reward(completions, answer=answer)
     reward.__name__ = "running_sums"
     args = GRPOConfig(
-        output_dir=tempfile.mkdtemp(), advantage=method, advantage_kwargs=METHODS[method] or None, per_device_train_batch_size=128, num_generations=8, max_steps=steps,
-        max_completion_length=40, learning_rate=1e-4, lr_scheduler_type="constant", warmup_steps=0, beta=0.0, loss_type="dapo", epsilon=0.2, weight_decay=0.0,
+        output_dir=tempfile.mkdtemp(), advantage=method, advantage_kwargs=METHODS[method] or None, per_device_train_batch_size=128, num_generations=8,
+        max_steps=steps, max_completion_length=40, learning_rate=1e-4, lr_scheduler_type="constant", warmup_steps=0, beta=0.0, loss_type="dapo", epsilon=0.2, weight_decay=0.0,
         max_grad_norm=1.0, temperature=1.0, top_k=0, report_to=[], use_cpu=True, bf16=False, logging_steps=1, save_strategy="no", disable_tqdm=True, seed=seed,
     )  # fmt: skip
     path = str(embedded_policy_path())

@@ -2,10 +2,11 @@
 
     python benchmarks/trl_curves.py [--out nbs/results/trl_curves.csv] [--seeds 5] [--steps 40]
 
-Running sums, embedded policy, 16 questions x 8 responses a step, AdamW at a constant 1e-4, loss over all tokens, no KL, strictly on-policy. Data order and
+Running sums, embedded policy, 16 questions x 8 responses a step, AdamW at 3e-5 after 5 steps of warm-up, loss over all tokens, no KL, strictly on-policy. Data order and
 random numbers differ between the two, so only distributions can agree. Needs `trl`.
 
 Predicted before the first run: the mean reward of the two engines differs by less than the seeds' spread at every step; accuracy at the end within 0.02.
+(The first three runs were at 1e-4 without warm-up, where the reward fell under both trainers and methods; so the learning rate is lower now.)
 """
 
 import argparse
@@ -42,7 +43,7 @@ def accuracy(model, tokenizer) -> float:
 def by_us(method: str, seed: int, steps: int) -> tuple[list[float], float]:
     kwargs = METHODS[method]
     config = Config(
-        advantage=method, threshold=kwargs.get("threshold"), steps=steps, warmup_steps=0, seed=seed, out=tempfile.mkdtemp(), tensorboard=False,
+        advantage=method, threshold=kwargs.get("threshold"), steps=steps, lr=3e-5, warmup_steps=5, seed=seed, out=tempfile.mkdtemp(), tensorboard=False,
         eval_questions=4, save_every=10**6, device="cpu",
     )  # fmt: skip
     trainer = Trainer(config)
@@ -55,8 +56,9 @@ def by_trl(method: str, seed: int, steps: int) -> tuple[list[float], float]:
     reward.__name__ = "running_sums"
     args = GRPOConfig(
         output_dir=tempfile.mkdtemp(), advantage=method, advantage_kwargs=METHODS[method] or None, per_device_train_batch_size=128, num_generations=8,
-        max_steps=steps, max_completion_length=40, learning_rate=1e-4, lr_scheduler_type="constant", warmup_steps=0, beta=0.0, loss_type="dapo", epsilon=0.2, weight_decay=0.0,
-        max_grad_norm=1.0, temperature=1.0, top_k=0, report_to=[], use_cpu=True, bf16=False, logging_steps=1, save_strategy="no", disable_tqdm=True, seed=seed,
+        max_steps=steps, max_completion_length=40, learning_rate=3e-5, lr_scheduler_type="constant_with_warmup", warmup_steps=5, beta=0.0, loss_type="dapo",
+        epsilon=0.2, weight_decay=0.0, max_grad_norm=1.0, temperature=1.0, top_k=0, report_to=[], use_cpu=True, bf16=False, logging_steps=1,
+        save_strategy="no", disable_tqdm=True, seed=seed,
     )  # fmt: skip
     path = str(embedded_policy_path())
     rows = Dataset.from_list([{"prompt": r["prompt"], "answer": r["answer"]} for r in load_rows("running_sums", seed=seed)])

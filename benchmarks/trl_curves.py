@@ -2,11 +2,11 @@
 
     python benchmarks/trl_curves.py [--out nbs/results/trl_curves.csv] [--seeds 5] [--steps 40]
 
-Running sums, embedded policy, 16 questions x 8 responses a step, AdamW at 3e-5 after 5 steps of warm-up, loss over all tokens, no KL, strictly on-policy. Data order and
-random numbers differ between the two, so only distributions can agree. Needs `trl`.
+Running sums, embedded policy, 16 questions x 8 responses a step, AdamW at 3e-5 after 5 steps of warm-up, loss over all tokens, no KL, strictly on-policy.
+Data order and random numbers differ between the two, so only distributions can agree. Needs `trl`.
 
 Predicted before the first run: the mean reward of the two engines differs by less than the seeds' spread at every step; accuracy at the end within 0.02.
-(The first three runs were at 1e-4 without warm-up, where the reward fell under both trainers and methods; so the learning rate is lower now.)
+(The first three runs were at 1e-4 without warm-up, where the reward fell under both trainers; so the learning rate is lower now.)
 """
 
 import argparse

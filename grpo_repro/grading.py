@@ -43,7 +43,12 @@ _NUMBER = re.compile(r"(?:(?<![\w)])-)?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\
 _FORMULA = re.compile(r"(?<!\\)\$([^$\n]{1,300})\$|\\\((.{1,300}?)\\\)|\\\[(.{1,300}?)\\\]", re.S)
 
 
-def final_answer(text: str, *, several: bool = False) -> str | None:  # `several`: join the boxes of the last line that has any
+def final_answer(
+    text: str,
+    *,
+    several: bool = False,  # join the boxes of the last line that has any
+    guess: bool = True,  # take the last number where nothing is said to be the answer
+) -> str | None:
     "The final answer of a response as it is written, None where there is none."
     text = text.rpartition("</think>")[2]
     boxes = boxed(text)
@@ -57,7 +62,9 @@ def final_answer(text: str, *, several: bool = False) -> str | None:  # `several
     phrases = _PHRASE.findall(text)
     if phrases:
         formula = _FORMULA.match(phrases[-1])
-        return next(filter(None, formula.groups())) if formula else re.split(r"[.!;](?=\s|\*|$)", phrases[-1])[0].strip("* ") or None
+        return next(filter(None, formula.groups())) if formula else re.split(r"[.!;](?=\s|\*|$)|, (?=[a-z]{3,} )", phrases[-1])[0].strip("* ") or None
+    if not guess:
+        return None
     *_, number = [None, *_NUMBER.finditer(text)]
     *_, formula = [None, *_FORMULA.finditer(text)]
     if formula and (number is None or formula.start() <= number.start() < formula.end()):

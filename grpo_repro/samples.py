@@ -277,7 +277,7 @@ def grade_samples(problems: list[Problem], samples: dict, n: int, grader: MathGr
         raise ValueError(f"{lacking} of {len(rows)} samples are missing: run the same command again")
     several = {p: len(split_top(normalise(p.answer))) > 1 for p in problems}
     asked = [p for p in problems for _ in range(n)]
-    answers = [final_answer(row["response"][-MAX_CHARS:], several=several[p]) for p, row in zip(asked, rows)]
+    answers = [final_answer(row["response"][-MAX_CHARS:], several=several[p], guess=not row["truncated"]) for p, row in zip(asked, rows)]
     verdicts = grader.compare([p.answer for p in asked], answers, [p.options for p in asked])
     for row, answer, verdict in zip(rows, answers, verdicts):
         row["predicted"], row["correct"] = answer, bool(verdict)

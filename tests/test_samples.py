@@ -236,6 +236,14 @@ def test_a_missing_sample_is_not_counted_without():
         grade_samples([problem], {("b", "1", 0): {"response": "5", "tokens": 1, "truncated": False}}, 2, grader)
 
 
+def test_the_last_number_of_a_response_that_was_cut_off_is_no_answer():
+    problem, grader = Problem("b", "1", "?", "3"), MathGrader(workers=1)
+    said = ["so x^2 + 3", "so x^2 + 3", "it is \\boxed{3}, and", "the answer is 3, since we"]
+    rows = {("b", "1", i): {"response": text, "tokens": 9, "truncated": i > 0} for i, text in enumerate(said)}
+    (result,) = grade_samples([problem], rows, 4, grader)
+    assert [rows["b", "1", i]["correct"] for i in range(4)] == [True, False, True, True] and result.unanswered == 0.25
+
+
 @given(st.integers(1, 7), st.integers(1, 9), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_batches_cover_the_grid_once_and_are_never_too_large(count, n, size):

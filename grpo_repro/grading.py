@@ -101,7 +101,7 @@ def normalise(s: str) -> str:
     s = re.sub(r"\\frac\s*(\{[^{}]*\}|\d)\s*(\{|\d)", lambda m: "\\frac" + braced(m[1]) + braced(m[2]), s)
     s = re.sub(r"\\sqrt\s*(\d)", r"\\sqrt{\1}", s)
     s = re.sub(r"([\^_])\s*\{(\w)\}", r"\1\2", s)
-    s = re.sub(r"\b(?:or|and)\b|;", ",", s) if re.search(r"\d", s) else s
+    s = re.sub(r",(?:\s*,)+", ",", re.sub(r"\b(?:or|and)\b|;", ",", s)) if re.search(r"\d", s) else s
     return re.sub(r"\s+", " ", s).strip(" ,:;").rstrip(" .,:;")
 
 # %% ../nbs/21_grading.ipynb #245b1754

@@ -312,6 +312,7 @@ WHERE = [
     ("5", "The answer is 5, which is prime.", True),
     ("1,-2", "The answer is 1, and -2.", True),
     ("2", "The answer is 1, and -2.", False),
+    ("1,-2", B(r"1,\text{ and } -2"), True),
     ("72", "Answer: 48", False),
     ("137", "65 + 72 =", False),
     ("72", "It is 72 at first, 48 in the end.", False),

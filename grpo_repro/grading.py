@@ -60,9 +60,10 @@ def final_answer(
     if hashes:
         return hashes[-1]
     phrases = _PHRASE.findall(text)
+    if phrases and (formula := _FORMULA.match(phrases[-1])):
+        return next(filter(None, formula.groups()))
     if phrases:
-        formula = _FORMULA.match(phrases[-1])
-        return next(filter(None, formula.groups())) if formula else re.split(r"[.!;](?=\s|\*|$)|, (?!and |or )(?=[a-z]{3,} )", phrases[-1])[0].strip("* ") or None
+        return re.split(r"[.!;](?=\s|\*|$)|, (?!and |or )(?=[a-z]{3,} )", phrases[-1])[0].strip("* ") or None
     if not guess:
         return None
     *_, number = [None, *_NUMBER.finditer(text)]

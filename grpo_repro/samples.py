@@ -468,7 +468,7 @@ def _grade_rows(rows: list[dict], answer: str, response: str, options: dict, gra
     golds = [", ".join(map(str, r[answer])) if isinstance(r[answer], list) else str(r[answer]) for r in rows]
     texts = [(r[response] or "")[-MAX_CHARS:] for r in rows]
     several = {g: len(split_top(normalise(g))) > 1 for g in set(golds)}
-    answers = [final_answer(t, several=several[g]) for g, t in zip(golds, texts)]
+    answers = [final_answer(t, several=several[g], guess=not r.get("truncated")) for g, t, r in zip(golds, texts, rows)]
     verdicts = grader.compare(golds, answers, [options] * len(rows))
     for row, found, verdict in zip(rows, answers, verdicts):
         counts["unreadable" if verdict is None else "right" if verdict else "wrong"] += 1

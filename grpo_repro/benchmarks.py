@@ -8,6 +8,7 @@ __all__ = ['BENCHMARKS', 'INSTRUCTION', 'Source', 'Problem', 'to_problem', 'load
 # %% ../nbs/40_benchmarks.ipynb #8447cda0
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,8 +42,8 @@ BENCHMARKS = {
     "gsm8k": Source("openai/gsm8k", "test", "main", "740312add88f781978c0658806c59bc2815b9866", "question"),
 }
 INSTRUCTION = {
-    "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{{}}.",
-    "choice": "{problem}\n\nPlease reason step by step, and put the letter of the right option within \\boxed{{}}.",
+    "math": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
+    "choice": "{problem}\n\nPlease reason step by step, and put the letter of the right option within \\boxed{}.",
 }
 
 
@@ -59,7 +60,7 @@ class Problem:
 
     def prompt(self, template: str | None = None) -> str:
         "The question with its instruction; `{problem}` stands for the question in a template of your own."
-        return (template or INSTRUCTION[self.kind]).format(problem=self.problem)
+        return (template or INSTRUCTION[self.kind]).replace("{problem}", self.problem)
 
 # %% ../nbs/40_benchmarks.ipynb #56498b1e
 def _options(row: dict, where: str) -> tuple[str, str]:
@@ -91,7 +92,7 @@ def _reference(value, where: str) -> str:
 def to_problem(row: dict, i: int, benchmark: str, source: Source) -> Problem:
     "One row of a benchmark as a problem. A `ValueError` names the row."
     where = f"benchmark {benchmark!r}, row {i}"
-    name = str(row.get("id") or row.get("unique_id") or row.get("Record ID") or f"{benchmark}-{i}")
+    name = str(next((row[k] for k in ("id", "unique_id", "Record ID") if row.get(k) is not None), f"{benchmark}-{i}"))
     if source.kind == "choice" and "Correct Answer" in row:
         return Problem(benchmark, name, *_options(row, where), "choice")
     problem = row.get(source.problem, row.get("problem"))
@@ -130,9 +131,9 @@ def load_benchmark(
     else:
         rows = _from_hub(source, revision if at else source.revision)
     problems = [to_problem(row, i, known, source) for i, row in enumerate(rows.select(range(min(len(rows), limit or len(rows)))))]
-    twice = {p.id for p in problems if sum(q.id == p.id for q in problems) > 1} if len({p.id for p in problems}) < len(problems) else set()
-    if twice:
-        raise ValueError(f"benchmark {known!r}: the id {min(twice)!r} occurs more than once, and samples are kept by id")
+    (often, times), *_ = Counter(p.id for p in problems).most_common(1)
+    if times > 1:
+        raise ValueError(f"benchmark {known!r}: the id {often!r} occurs more than once, and samples are kept by id")
     return problems
 
 # %% ../nbs/40_benchmarks.ipynb #24e2c071

@@ -249,7 +249,7 @@ def compare(first: tyro.conf.Positional[Path], second: tyro.conf.Positional[Path
         first: folder of a finished evaluation
         second: folder of another
     """
-    from grpo_repro.samples import compare_runs
+    from grpo_repro.results import compare_runs
 
     print(compare_runs(first, second))
 

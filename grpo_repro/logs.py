@@ -67,8 +67,8 @@ def _named(row: dict, columns: tuple[str, ...]) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _values(row: dict | str, layout: Layout) -> tuple[int, float, int, float]:
-    "Group, reward, step and length of a row; a `LogError` says what is wrong with it."
+def _values(row: dict | str, layout: Layout | None) -> tuple[int, float, int, float]:
+    "Group, reward, step and length of a row; a `LogError` says what is wrong with it. A sentence in place of a row needs no layout."
     if isinstance(row, str):
         raise LogError(row)
     for column in (*layout.group, *layout.reward, layout.step, layout.length):
@@ -103,19 +103,19 @@ def read_logs(
     groups, rewards, steps, lengths = array("q"), array("d"), array("q"), array("d")
     for path, number, row in _rows(log_files(paths)):
         if layout is None and isinstance(row, dict):
-            layout = Layout("given", (group,), (reward,), None, length or _length_column(row)) if group else recognise(row)
+            layout = Layout("given", (group,), (reward,), None, _length_column(row)) if group else recognise(row)
             if layout is None:
                 named = ", ".join(map(repr, row))
                 raise LogError(f"{path}: neither TRL, verl nor grpo-repro writes a log with the columns {named}: give --group and --reward")
             layout = layout._replace(length=length or layout.length)
         try:
-            group, score, step, size = _values(row, layout) if layout else _values(str(row), Layout("", (), ()))
+            name, score, step, size = _values(row, layout)
         except LogError as error:
             if skip_bad:
                 skipped += 1
                 continue
             raise LogError(f"{path}, line {number}: {error} (--skip-bad leaves such lines out and counts them)") from None
-        groups.append(ids.setdefault(group, len(ids)))
+        groups.append(ids.setdefault(name, len(ids)))
         rewards.append(score)
         steps.append(step)
         lengths.append(size)

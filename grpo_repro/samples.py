@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EvalConfig', 'check_eval', 'read_samples', 'sample_seed', 'fingerprint', 'batches', 'hf_engine', 'vllm_engine',
            'draw_samples', 'Result', 'grade_samples', 'report_of', 'numbers_in', 'report_text', 'evaluate',
-           'compare_runs', 'grade_file']
+           'grade_file']
 
 # %% ../nbs/40_samples.ipynb #fdcc8df8
 import asyncio
@@ -23,9 +23,9 @@ import torch
 
 from .benchmarks import Problem, load_benchmark, unreadable
 from .data import encode_prompts, load_policy
-from .evaluate import compare, interval, majority, pass_at_k
-from .grading import canonical, final_answer, normalise, split_top
-from .rewards import MAX_CHARS, MathGrader
+from .evaluate import interval, majority, pass_at_k
+from .grading import canonical, final_answers
+from .rewards import MathGrader
 
 # %% ../nbs/40_samples.ipynb #190a7cde
 @dataclass
@@ -223,6 +223,10 @@ def draw_samples(config: EvalConfig, problems: list[Problem], *, progress: bool 
     other = next((row["model"] for row in found.values() if row["model"] != maker), None)
     if other:
         raise ValueError(f"{path} has samples of {other}, and this is {maker}: give another --out")
+    asked = {p: hashlib.sha256(p.prompt(config.template).encode()).hexdigest()[:12] for p in problems}
+    for p in problems:
+        if any(found[k]["asked"] != asked[p] for i in range(config.n) if (k := (p.benchmark, p.id, i)) in found):
+            raise ValueError(f"{path}: {p.benchmark} {p.id!r} was another question when its samples were drawn: give another --out")
     key = lambda p, i: (p.benchmark, p.id, i)
     missing = [(p, i) for p in problems for i in range(config.n) if key(p, i) not in found]
     bar = tqdm(total=len(problems) * config.n, initial=len(problems) * config.n - len(missing), unit="sample", disable=not progress)
@@ -232,8 +236,8 @@ def draw_samples(config: EvalConfig, problems: list[Problem], *, progress: bool 
             places, lines = [(p, i) for p in some for i in indices], []
             for (p, i), (text, tokens, truncated) in zip(places, answers, strict=True):
                 if key(p, i) not in found:
-                    row = {"benchmark": p.benchmark, "id": p.id, "index": i, "model": maker, "response": text, "tokens": tokens, "truncated": truncated}
-                    found[key(p, i)] = row
+                    row = {"benchmark": p.benchmark, "id": p.id, "index": i, "model": maker, "asked": asked[p], "response": text}
+                    row = found[key(p, i)] = row | {"tokens": tokens, "truncated": truncated}
                     lines.append(json.dumps(row) + "\n")
             file.write("".join(lines))
             file.flush()
@@ -275,10 +279,10 @@ def grade_samples(problems: list[Problem], samples: dict, n: int, grader: MathGr
     lacking = sum(row is None for row in rows)
     if lacking:
         raise ValueError(f"{lacking} of {len(rows)} samples are missing: run the same command again")
-    several = {p: len(split_top(normalise(p.answer))) > 1 for p in problems}
     asked = [p for p in problems for _ in range(n)]
-    answers = [final_answer(row["response"][-MAX_CHARS:], several=several[p], guess=not row["truncated"]) for p, row in zip(asked, rows)]
-    verdicts = grader.compare([p.answer for p in asked], answers, [p.options for p in asked])
+    golds = [p.answer for p in asked]
+    answers = final_answers(golds, [row["response"] for row in rows], [row["truncated"] for row in rows])
+    verdicts = grader.compare(golds, answers, [p.options for p in asked])
     for row, answer, verdict in zip(rows, answers, verdicts):
         row["predicted"], row["correct"] = answer, bool(verdict)
     out = []
@@ -382,30 +386,6 @@ def evaluate(config: EvalConfig, *, progress: bool = True) -> dict:
         path.with_suffix(".tmp").replace(path)
     return report
 
-# %% ../nbs/40_samples.ipynb #7fbd92b4
-def compare_runs(first: Path, second: Path) -> str:
-    "Mean accuracy of two finished evaluations over the problems that both have, by benchmark, with a paired bootstrap."
-    rights, lines = [], []
-    for folder in (first, second):
-        path = Path(folder) / "graded.jsonl"
-        if not path.is_file():
-            raise ValueError(f"{path} is not there: let `grpo-repro eval --out {folder}` finish first")
-        shares: dict[tuple, list] = {}
-        for row in read_samples(path).values():
-            shares.setdefault((row["benchmark"], row["id"]), []).append(row["correct"])
-        rights.append({key: sum(v) / len(v) for key, v in shares.items()})
-    both = [key for key in rights[0] if key in rights[1]]
-    if not both:
-        raise ValueError(f"{first} and {second} have no problem in common")
-    for name in dict.fromkeys(b for b, _ in both):
-        one, two = (torch.tensor([r[key] for key in both if key[0] == name], dtype=torch.float64) for r in rights)
-        c = compare(one, two)
-        gap = f"{100 * c.difference:+.1f} [{100 * c.low:+.1f}, {100 * c.high:+.1f}]   p = {c.p:.4f}"
-        lines.append(f"{name:16s}{len(one):>9d}{one.mean():>10.1%}{two.mean():>10.1%}   {gap}")
-    only = sum(len(r) for r in rights) - 2 * len(both)
-    lines += [f"{only} problems are in one of the two only, and do not count"] if only else []
-    return "\n".join([f"{'benchmark':16s}{'problems':>9s}{'first':>10s}{'second':>10s}   difference in points, 95% interval, paired", *lines])
-
 # %% ../nbs/40_samples.ipynb #a5e29302
 def grade_file(
     path: Path,
@@ -466,9 +446,7 @@ def _portions(file, path: Path, columns: tuple[str, str], size: int = 5_000) -> 
 
 def _grade_rows(rows: list[dict], answer: str, response: str, options: dict, grader: MathGrader, counts: dict) -> list[bool | None]:
     golds = [", ".join(map(str, r[answer])) if isinstance(r[answer], list) else str(r[answer]) for r in rows]
-    texts = [(r[response] or "")[-MAX_CHARS:] for r in rows]
-    several = {g: len(split_top(normalise(g))) > 1 for g in set(golds)}
-    answers = [final_answer(t, several=several[g], guess=not r.get("truncated")) for g, t, r in zip(golds, texts, rows)]
+    answers = final_answers(golds, [r[response] or "" for r in rows], [bool(r.get("truncated")) for r in rows])
     verdicts = grader.compare(golds, answers, [options] * len(rows))
     for row, found, verdict in zip(rows, answers, verdicts):
         counts["unreadable" if verdict is None else "right" if verdict else "wrong"] += 1

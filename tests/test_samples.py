@@ -137,6 +137,21 @@ def test_weights_that_changed_under_the_same_name_are_another_model(tmp_path):
     assert fingerprint(str(tmp_path / "m")) != before
 
 
+def test_a_benchmark_that_was_edited_is_noticed(tmp_path):
+    c = config(tmp_path)
+    evaluate(c, progress=False)
+    path = tmp_path / "sums.jsonl"
+    path.write_text(path.read_text().replace('"problem": "', '"problem": "1+', 1))
+    with pytest.raises(ValueError, match="sums '0' was another question when its samples were drawn: give another --out"):
+        evaluate(c, progress=False)
+
+
+def test_a_template_may_hold_braces_and_so_may_a_problem():
+    problem = Problem("b", "1", "What is $\\frac{1}{2}$ of {4}?", "2")
+    assert problem.prompt("{problem} Answer in \\boxed{}.") == "What is $\\frac{1}{2}$ of {4}? Answer in \\boxed{}."
+    assert problem.prompt().startswith(problem.problem) and problem.prompt().endswith("within \\boxed{}.")
+
+
 def test_damage_in_the_middle_is_named_and_doubles_count_once(tmp_path):
     evaluate(config(tmp_path), progress=False)
     samples = tmp_path / "run" / "samples.jsonl"

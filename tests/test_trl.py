@@ -231,6 +231,20 @@ def test_trl_s_own_config_and_an_untested_version_are_refused(tmp_path):
         assert done.returncode and says in done.stderr.splitlines()[-1]
 
 
+def test_without_a_config_trl_s_defaults_hold_and_options_may_be_json(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class OnCpu(GRPOConfig):  # TRL's defaults ask for a GPU
+        def __init__(self, out):
+            super().__init__(out, use_cpu=True, bf16=False, report_to=[])
+
+    monkeypatch.setattr("grpo_repro.integrations.trl.GRPOConfig", OnCpu)
+    trainer = GRPOTrainer(PATH, reward, train_dataset=rows(), processing_class=AutoTokenizer.from_pretrained(PATH))
+    assert trainer.args.advantage == "grpo" and trainer.args.output_dir == f"{PATH.split('/')[-1]}-GRPO"
+    made = GRPOConfig(output_dir=str(tmp_path), advantage="corpo", advantage_kwargs='{"threshold": 0.5}', **OPTIONS)
+    assert made.advantage_kwargs == {"threshold": 0.5}
+
+
 def test_trl_s_script_with_one_import_changed(tmp_path):
     script = """
 import sys

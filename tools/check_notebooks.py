@@ -71,6 +71,7 @@ def check_notebook(path: Path) -> list[str]:
             continue
         faults += [f"cell {i}: {f}" for f in check_code(source)]
         faults += [f"cell {i}: error output" for o in cell.get("outputs", []) if o.get("output_type") == "error"]
+        faults += [f"cell {i}: output of stderr: run tools/run_notebooks.py" for o in cell.get("outputs", []) if o.get("name") == "stderr"]
     digest = nb["metadata"].get("inputs_sha256")
     if (digest or path.parent == ROOT / "nbs") and digest != code_digest(nb):
         faults.append("outputs are older than the code: run tools/run_notebooks.py --stale")

@@ -41,6 +41,9 @@ def run(path: Path, flags: set[str]) -> None:
             cell.outputs = []
     shell = CaptureShell(path, mpl_format="png")
     shell.run_all(nb, exc_stop=True, preproc=skipped)
+    for cell in nb.cells:
+        if cell.cell_type == "code":  # warnings and progress bars of libraries, with this machine's paths in them, are not for readers
+            cell.outputs = [o for o in cell.get("outputs", []) if o.get("name") != "stderr"]
     nb.metadata["inputs_sha256"] = code_digest(nb)
     write_nb(nb, path)
 

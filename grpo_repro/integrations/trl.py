@@ -86,7 +86,10 @@ def _with_wording(prompt, wording):
 class GRPOTrainer(trl.GRPOTrainer):
     "TRL's `GRPOTrainer` with the advantages of `args.advantage`. Everything else is TRL's."
 
-    def __init__(self, model, reward_funcs, args: GRPOConfig, *more, **options):
+    def __init__(self, model, reward_funcs, args: GRPOConfig | None = None, *more, **options):
+        if args is None:
+            name = model if isinstance(model, str) else model.config._name_or_path
+            args = GRPOConfig(f"{name.split('/')[-1]}-GRPO")  # as TRL does
         if not isinstance(args, GRPOConfig):
             raise TypeError(f"args is a {type(args).__module__}.{type(args).__name__}: take GRPOConfig from grpo_repro.integrations.trl as well")
         self.needs_tokens = bool(adv.needs(adv.estimator(args.advantage)) & {"logp", "entropy"})

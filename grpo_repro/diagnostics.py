@@ -104,27 +104,36 @@ def read_log(
     return read_logs([Path(path)], group=group, reward=reward, length=length, skip_bad=skip_bad)
 
 # %% ../nbs/13_diagnostics.ipynb #d111cbf5
+def _votes(rewards: Tensor, groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    "(V,) the group of each reward that occurs in it, (V,) how many of its responses got it, (N,) scored responses of a group; NaN is left out."
+    scored = ~torch.isnan(rewards)
+    _, owner = torch.unique(groups[scored], return_inverse=True)
+    values, value = torch.unique(rewards[scored], return_inverse=True)
+    pairs, votes = torch.unique(owner * len(values) + value, return_counts=True)
+    return pairs // max(1, len(values)), votes, torch.bincount(owner)
+
+
+def _agreement(owner: Tensor, votes: Tensor, size: Tensor, group_size: int) -> dict:
+    "`zero_variance_at` of `_votes`."
+    alike = torch.ones(len(votes), dtype=torch.float64)
+    for i in range(group_size):
+        alike *= ((votes - i).clamp(min=0) / (size[owner] - i).clamp(min=1)).where(size[owner] > i, 1.0)
+    share = torch.zeros(len(size), dtype=torch.float64).index_add_(0, owner, alike)
+    return {
+        "group_size": group_size,
+        "share": float(share.mean()),
+        "standard_error": float(share.std() / math.sqrt(len(share))) if len(share) > 1 else math.nan,
+        "kind": "unbiased" if bool((size >= group_size).all()) else "upper bound",
+    }
+
+# %% ../nbs/13_diagnostics.ipynb #e502fe53
 def zero_variance_at(
     rewards: Tensor,  # (B,) NaN where unscored
     groups: Tensor,  # (B,) integer ids
     group_size: int,  # G
 ) -> dict:  # share, its standard error over groups, kind: "unbiased" or "upper bound"
     "Expected share of zero-variance groups at G responses each. A group with n < G responses enters with n: an upper bound on average."
-    scored = ~torch.isnan(rewards)
-    pairs = torch.stack([groups[scored].double(), rewards[scored].double()], 1)
-    unique, c = torch.unique(pairs, dim=0, return_counts=True)
-    _, owner = torch.unique(unique[:, 0], return_inverse=True)
-    n = torch.zeros(int(owner.max()) + 1, dtype=torch.float64).index_add_(0, owner, c.double())
-    c, size = c.double()[:, None], n[owner][:, None]
-    step = torch.arange(group_size, dtype=torch.float64)
-    picks = ((c - step).clamp(min=0) / (size - step).clamp(min=1)).where(step < size, 1.0)
-    agree = torch.zeros_like(n).index_add_(0, owner, picks.prod(1))
-    return {
-        "group_size": group_size,
-        "share": float(agree.mean()),
-        "standard_error": float(agree.std() / math.sqrt(len(agree))) if len(agree) > 1 else math.nan,
-        "kind": "unbiased" if bool((n >= group_size).all()) else "upper bound",
-    }
+    return _agreement(*_votes(rewards, groups), group_size)
 
 # %% ../nbs/13_diagnostics.ipynb #8dbfbd97
 def _log_beta(a: Tensor, b: Tensor) -> Tensor:
@@ -207,7 +216,7 @@ def diagnose(
     if threshold is not None:
         out |= {"all_right_groups": int((constant & (mean >= threshold)).sum()), "all_wrong_groups": int((constant & (mean < threshold)).sum())}
         out |= _against_threshold(rewards, groups, threshold)
-    out["at_group_size"] = [_outlook(rewards, groups, g, out.get("beta_binomial")) for g in GROUP_SIZES] if len(count) else []
+    out["at_group_size"] = _outlook(rewards, groups, out.get("beta_binomial")) if len(count) else []
     return out
 
 # %% ../nbs/13_diagnostics.ipynb #45c72af9
@@ -226,11 +235,10 @@ def _against_threshold(rewards: Tensor, groups: Tensor, threshold: float) -> dic
     }
 
 
-def _outlook(rewards: Tensor, groups: Tensor, group_size: int, beta: tuple[float, float] | None) -> dict:
-    "`zero_variance_at`, with the model's number beside it where rewards take two values."
-    row = zero_variance_at(rewards, groups, group_size)
-    binary = rewards[~torch.isnan(rewards)].unique().numel() <= 2
-    return row | {"beta_binomial": beta_zero_variance(*beta, group_size) if beta and binary else None}
+def _outlook(rewards: Tensor, groups: Tensor, beta: tuple[float, float] | None) -> list[dict]:
+    "`zero_variance_at` for `GROUP_SIZES`, with the model's number beside it where rewards take two values."
+    votes, binary = _votes(rewards, groups), rewards[~torch.isnan(rewards)].unique().numel() <= 2
+    return [_agreement(*votes, g) | {"beta_binomial": beta_zero_variance(*beta, g) if beta and binary else None} for g in GROUP_SIZES]
 
 # %% ../nbs/13_diagnostics.ipynb #705051bf
 def verdict(d: dict) -> list[str]:

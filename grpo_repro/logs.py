@@ -121,7 +121,7 @@ def read_logs(
         lengths.append(size)
     if not rewards:
         raise LogError(f"{', '.join(map(str, paths))}: no readable row" + (f" ({skipped} skipped)" if skipped else ""))
-    tensor = lambda values, kind: torch.frombuffer(values, dtype=kind).clone()
+    tensor = lambda values, kind: torch.frombuffer(values, dtype=kind)  # shares the array's memory
     return {
         "rewards": tensor(rewards, torch.float64), "groups": tensor(groups, torch.int64), "steps": tensor(steps, torch.int64),
         "lengths": tensor(lengths, torch.float64) if layout.length else None, "length_unit": "characters" if layout.length in _TEXT_COLUMNS else "tokens",

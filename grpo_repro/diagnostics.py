@@ -31,7 +31,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8-sig"))
             except (ValueError, RecursionError):
                 row = "not JSON"
             yield number, row if isinstance(row, dict | str) else f"a JSON object was expected, found {type(row).__name__}"
@@ -148,13 +148,15 @@ def fit_beta_binomial(
     c, n = successes.double(), sizes.double()
     if not len(c) or c.sum() == 0 or (c == n).all():
         return None
+    alike, questions = torch.unique(torch.stack([c, n], 1), dim=0, return_counts=True)  # few kinds of groups, however many groups
+    c, n, weight = alike[:, 0], alike[:, 1], questions.double() / questions.sum()
     log_ab = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([log_ab], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss():
         optimiser.zero_grad()
         a, b = log_ab.clamp(-12, 12).exp()
-        value = -(_log_beta(a + c, b + n - c) - _log_beta(a, b)).mean()
+        value = -(weight * (_log_beta(a + c, b + n - c) - _log_beta(a, b))).sum()
         value.backward()
         return value
 

@@ -62,8 +62,11 @@ def _rows(files: list[Path]) -> Iterator[tuple[Path, int, dict | str]]:
             yield path, number, row
 
 # %% ../nbs/13_logs.ipynb #d15f043a
+_encode = json.JSONEncoder(default=str).encode  # as json.dumps, which makes an encoder for each call
+
+
 def _named(row: dict, columns: tuple[str, ...]) -> int:
-    text = json.dumps([row[c] for c in columns], default=str)
+    text = _encode([row[c] for c in columns])
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 

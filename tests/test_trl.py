@@ -162,6 +162,37 @@ def test_a_response_that_one_function_cannot_score_counts_by_the_others(tmp_path
     assert both.seen[0][1]["advantages"][5] == 0 and both.state.log_history[0]["reward/unscored"] == 1 / 16 and "reward/mean" in logged
 
 
+@pytest.mark.parametrize(("name", "kwargs"), [("dr_grpo", {}), ("rloo", {}), ("corpo", {"threshold": 0.5}), ("ep_grpo", {})])
+def test_functions_that_differ_and_add_up_to_a_constant_make_a_silent_group(name, kwargs, tmp_path):
+    "Neither the spread of one function nor the residue of 0.7 + 0.3 in float32 is taken for the group's."
+    one = lambda completions, **_: [0.1 * (i % 8) for i in range(len(completions))]
+    other = lambda completions, **_: [0.7 - 0.1 * (i % 8) for i in range(len(completions))]
+    one.__name__, other.__name__ = "one", "other"
+    trainer = make(tmp_path, name, kwargs, rewards=[one, other], max_steps=1)
+    trainer.train()
+    (rewards, output), logged = trainer.seen[0], trainer.state.log_history[0]
+    assert rewards.std(0).min() > 0.2, "each function varies"
+    total = trainer._summed_rewards().view(-1, 8)
+    bound = 1e-3 if name == "ep_grpo" else 1e-6  # a residue of 6e-8 over eps, 1e-4
+    assert output["advantages"].abs().max() < bound
+    assert (total.amax(1) - total.amin(1)).max() < 1e-6 and logged["reward/std"] < 1e-6
+
+
+def test_the_last_token_is_trained_where_padding_and_end_are_one(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(PATH)
+    tokenizer.pad_token = tokenizer.eos_token
+    config = GRPOConfig(output_dir=str(tmp_path), advantage="ep_grpo", **{**OPTIONS, "max_steps": 1})
+    trainer = Seen(PATH, reward, config, train_dataset=rows(), processing_class=tokenizer)
+    trainer.train()
+    ((_, output),) = trainer.seen
+    made, mask, ids = output["advantages"], output["completion_mask"].bool(), output["completion_ids"]
+    last = mask.sum(1) - 1
+    ended = ids[torch.arange(len(ids)), last] == tokenizer.eos_token_id
+    live = made.abs().sum(1) > 0
+    assert (ended & live).any() and (made[torch.arange(len(ids)), last][ended & live] != 0).all()
+    assert len(last.unique()) > 1 and not made[~mask].any()
+
+
 # ---- pooled wordings --------------------------------------------------------------------------------------------
 
 

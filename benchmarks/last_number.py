@@ -31,9 +31,10 @@ def main():
             golds = [row["answer"] for row in mine.values()]
             guessed = grader.compare(golds, final_answers(golds, [row["response"] for row in mine.values()]))
             n = 1 + max(i for _, _, i in mine)
-            right = torch.zeros(len(mine) // n)
+            problems = {problem: i for i, problem in enumerate(dict.fromkeys(p for _, p, _ in mine))}
+            right = torch.zeros(len(problems))
             for (_, problem, _), verdict in zip(mine, guessed):
-                right[list(dict.fromkeys(p for _, p, _ in mine)).index(problem)] += bool(verdict)
+                right[problems[problem]] += bool(verdict)
             passes = {f"pass@{k} with guesses": float(pass_at_k(right, n, k).mean()) for k in (1, n)}
             cut = sum(row["truncated"] for row in mine.values()) / len(mine)
             counts = {"right": sum(row["correct"] for row in mine.values()), "right with guesses": int(right.sum())}
